@@ -1,0 +1,266 @@
+"""Frozen records that flow from the ranks to the report; plain data, no torch, no Hydra.
+
+``RunResult`` is the contract of ``result.json`` (``scaling/report/result.schema.json`` checks it). A figure that cannot
+be known is ``None`` and the reason stands in ``notes``; nothing is NaN or infinite. FLOPs follow 1 MAC = 2 FLOPs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SHARES = ("contention", "imbalance", "overhead", "bubble", "exposed_communication", "unexplained")
+RUNGS = ("solo", "concurrent", "paced", "sharded", "scheduled", "parallel", "fed")
+FailureKind = Literal["raised", "exited", "killed", "hung", "refused"]
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSample:
+    """One rank's timing of one block: a line of ``ranks/<launch>-rank<k>.jsonl``.
+
+    Attributes:
+        rung: ``solo``, ``concurrent``, ``sharded`` or ``parallel``.
+        point: The point's name; empty for ``solo``, which all points share.
+        samples_per_step: Samples that this rank itself processes in a step (a data-parallel rank: its local batch).
+        step_seconds: Wall time of each timed step, in order.
+        block_seconds: Wall time of all timed steps together; the rate of the block is ``samples / block_seconds``.
+        communication_removed: What proved the removal (rung ``sharded``): the backend's name; empty elsewhere.
+    """
+
+    launch: int
+    round: int
+    rung: str
+    point: str
+    rank: int
+    host: str
+    samples_per_step: int
+    step_seconds: tuple[float, ...]
+    block_seconds: float
+    communication_removed: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlopCount:
+    """Model FLOPs of one step of one unsharded workload on one card.
+
+    Attributes:
+        forward: FLOPs of the forward passes and the loss.
+        backward: FLOPs of the backward passes.
+        recomputed: FLOPs of recomputed forwards; in hardware FLOPs, never in model FLOPs.
+        uncounted_ops: Operators that did arithmetic and have no formula: then ``forward + backward`` is a lower bound.
+        parameters: Elements of all distinct parameters (tied weights once).
+    """
+
+    forward: int
+    backward: int
+    recomputed: int = 0
+    uncounted_ops: tuple[str, ...] = ()
+    parameters: int = 0
+
+    @property
+    def model(self) -> int:
+        """Model FLOPs: the numerator of MFU."""
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardInfo:
+    """One accelerator, or with ``device=cpu`` one worker process with its cores.
+
+    Attributes:
+        card: Global rank that uses it.
+        index: Index on its host.
+        pci_device_id: Four hex digits (``2330``); empty where there is none.
+        memory_bytes: Total memory of the card; of the host for a CPU card.
+        cores: Cores the rank may run on.
+    """
+
+    card: int
+    host: str
+    index: int
+    name: str
+    uuid: str = ""
+    pci_device_id: str = ""
+    memory_bytes: int = 0
+    power_limit_watts: float | None = None
+    cores: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReport:
+    """What a rank says of itself once, before measuring."""
+
+    rank: int
+    pid: int
+    spec_sha256: str
+    card: CardInfo
+    cpu: str
+    cpu_cores: int
+    threads: int
+    torch: str
+    python: str
+    cuda: str | None
+    cudnn: str | None
+    nccl: str | None
+    driver: str | None
+    precision: str
+    precision_notes: tuple[str, ...] = ()
+    measured_peak_gflops: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointError:
+    """The first rank that failed, and where it was."""
+
+    kind: FailureKind
+    rank: int
+    host: str
+    phase: str
+    step: int
+    message: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardRate:
+    """One card alone: what the sum of the cards is made of."""
+
+    card: int
+    host: str
+    name: str
+    gflops: float
+    step_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """The ``solo`` rung: each card alone on its host."""
+
+    kind: Literal["solo", "extrapolated", "predicted"]
+    micro_batch: int
+    cards: tuple[CardRate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """Dense peak of one card for one dtype, from the catalogue.
+
+    Attributes:
+        hardware: Catalogue name (``h100_sxm_80g``).
+        gflops: Dense peak in GFLOPS (1e9 FLOP/s).
+        dtype: The row of the data sheet that applies (``bf16``).
+        source: Where the figure comes from.
+    """
+
+    hardware: str
+    gflops: float
+    dtype: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlier:
+    """A step far from its rank's others in the same rung."""
+
+    step: int
+    rank: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowest:
+    """The rank that holds the others up, where the evidence is strong enough to name one."""
+
+    rank: int
+    host: str
+    cause: Literal["compute", "input", "communication"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointResult:
+    """One point of a curve; field by field the contract of ``result.json`` (``docs/metrics.md``)."""
+
+    status: Literal["ok", "failed"]
+    error: PointError | None
+    source: Literal["measured", "predicted"]
+    device: str
+    gpus: int
+    nodes: int
+    cards: tuple[int, ...]
+    model: str
+    strategy: str
+    interconnect: str | None
+    network: str | None
+    hardware: str | None
+    precision: str
+    optimizer: str
+    recompute: str
+    compile: bool
+    launcher: str
+    scaling: Literal["weak", "strong"]
+    step_kind: Literal["train", "infer"]
+    seed: int
+    rounds: int
+    launches: int
+    dp_replicate: int
+    dp_shard: int
+    tp: int
+    pp: int
+    batch_per_card: int
+    batch_per_data_rank: int
+    micro_batch: int
+    batch_global: int
+    grad_accumulation: int
+    step_seconds: float | None = None
+    step_seconds_low: float | None = None
+    step_seconds_high: float | None = None
+    step_seconds_mean: float | None = None
+    steps_measured: int = 0
+    warmup_steps: int = 0
+    outliers: tuple[Outlier, ...] = ()
+    samples_per_second_global: float | None = None
+    tokens_per_second_global: float | None = None
+    model_flops_per_step_global: int | None = None
+    hardware_flops_per_step_global: int | None = None
+    flops_complete: bool = False
+    uncounted_ops: tuple[str, ...] = ()
+    aggregate_gflops: float | None = None
+    sum_of_cards_gflops: float | None = None
+    ladder_gflops: Mapping[str, float | None] = field(default_factory=dict)
+    scaling_efficiency: float | None = None
+    scaling_efficiency_low: float | None = None
+    scaling_efficiency_high: float | None = None
+    peak_gflops_total: float | None = None
+    peak_dtype: str | None = None
+    peak_source: str | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    fraction_of_measured_peak: float | None = None
+    loss: Mapping[str, float | None] = field(default_factory=dict)
+    loss_interval: Mapping[str, Interval | None] = field(default_factory=dict)
+    input: Mapping[str, Any] | None = None
+    late_arrival_seconds: float | None = None
+    slowest: Slowest | None = None
+    collectives: tuple[Mapping[str, Any], ...] = ()
+    transport: tuple[Mapping[str, Any], ...] | None = None
+    memory_bytes_peak_per_rank: tuple[int, ...] = ()
+    predicted: Mapping[str, float | None] | None = None
+    telemetry: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One curve with everything needed to read it again: the content of ``result.json``."""
+
+    run_id: str
+    created: str
+    command: tuple[str, ...]
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    baseline: Baseline | None
+    points: tuple[PointResult, ...]
+    interrupted: bool = False
+    schema: int = 1
