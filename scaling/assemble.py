@@ -1,0 +1,232 @@
+"""Samples to a result: figures from the analysis, peaks from the catalogue, facts from the ranks, one record for each point."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from scaling.analysis.estimate import PointEstimate, PointFacts
+from scaling.analysis.reduce import enough as analysis_enough
+from scaling.analysis.reduce import reduce_point
+from scaling.analysis.solo import card_rates
+from scaling.catalogue.load import load_cards
+from scaling.catalogue.peaks import missing_peak_message, peak, total, utilisation
+from scaling.catalogue.recognise import recognise, unknown_card_message
+from scaling.experiment import Measurement
+from scaling.records import Baseline, BlockSample, CardInfo, Peak, PointResult, RankReport, RunResult
+from scaling.spec import PointSpec, RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cards:
+    """What the catalogue knows of the cards of a point."""
+
+    hardware: str | None
+    peak: Peak | None
+    notes: tuple[str, ...]
+
+
+def facts_of(spec: RunSpec, point: PointSpec, flops_per_solo_step: int) -> PointFacts:
+    """Return the work of a point's step.
+
+    FLOPs are proportional to samples. Where none could be counted, samples take their place: efficiency and shares are
+    ratios and do not depend on the unit of work.
+    """
+    solo = flops_per_solo_step or spec.solo.batch_global
+    return PointFacts(
+        flops_per_step=solo * point.batch.batch_global // spec.solo.batch_global,
+        flops_per_solo_step=solo,
+        work_shares=(1 / point.gpus,) * point.gpus,
+    )
+
+
+def enough(spec: RunSpec, samples: Sequence[BlockSample], points: Sequence[PointSpec]) -> bool:
+    """Tell whether every point's efficiency is known to ``measure.half_width``; ratios need no FLOPs."""
+    return analysis_enough(samples, points, {point.name: facts_of(spec, point, 0) for point in points}, spec.measure)
+
+
+def assemble(
+    spec: RunSpec, measured: Measurement, *, launcher: str, interconnect: str | None, created: str, command: Sequence[str], config: Mapping[str, Any]
+) -> RunResult:
+    """Return the result of a curve.
+
+    Args:
+        spec: What was asked.
+        measured: What the ranks delivered, complete or not.
+        launcher: Name of the launcher.
+        interconnect: What connects the cards; ``None`` on CPU.
+        created: Start of the run, ISO 8601 in UTC.
+        command: The command line.
+        config: The composed configuration.
+    """
+    reports = measured.preparation.reports
+    flops = measured.preparation.flops
+    facts = {point.name: facts_of(spec, point, flops.model if flops else 0) for point in spec.points}
+    return RunResult(
+        run_id=spec.run_id,
+        created=created,
+        command=tuple(command),
+        config=config,
+        environment=_environment(spec, reports),
+        baseline=_baseline(spec, measured),
+        points=tuple(_point(spec, point, measured, facts[point.name], launcher, interconnect) for point in spec.points),
+        interrupted=measured.interrupted,
+    )
+
+
+def _baseline(spec: RunSpec, measured: Measurement) -> Baseline | None:
+    flops = measured.preparation.flops
+    if flops is None or flops.model == 0:
+        return None
+    names = {report.rank: report.card.name for report in measured.preparation.reports}
+    rates = card_rates(measured.samples, flops.model, names)
+    return Baseline(kind="solo", micro_batch=spec.solo.micro_batch, cards=rates) if rates else None
+
+
+def _point(spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointFacts, launcher: str, interconnect: str | None) -> PointResult:
+    preparation = measured.preparation
+    reports = preparation.reports[: point.gpus]
+    estimate = reduce_point(measured.samples, point, facts, spec.measure.seed)
+    error = measured.errors.get(point.name)
+    status: Literal["ok", "failed"] = "failed" if error or not estimate.rounds else "ok"
+    precision = reports[0].precision if reports else spec.workload.precision
+    notes = [*preparation.notes.get(point.name, ()), *estimate.notes, *(reports[0].precision_notes if reports else ())]
+    if error and estimate.rounds:
+        notes.append(f"figures are from the {estimate.rounds} complete rounds before the failure")
+    if measured.interrupted:
+        notes.append(f"the run was interrupted after {estimate.rounds} complete rounds")
+    if spec.measure.oversubscribe and spec.device == "cpu" and len({core for cores in spec.affinity for core in cores}) < len(spec.affinity):
+        notes.append("oversubscribed: there were more ranks than cores, so ranks shared cores")
+    cards = _cards([report.card for report in reports], precision) if spec.device == "cuda" else _Cards(hardware=None, peak=None, notes=())
+    rate, rate_notes = _rates(spec, point, measured, facts, estimate, cards)
+    batch = point.batch
+    return PointResult(
+        status=status,
+        error=error,
+        source="measured",
+        device=spec.device,
+        gpus=point.gpus,
+        nodes=point.nodes,
+        cards=tuple(range(point.gpus)),
+        model=spec.workload.model.name,
+        strategy=spec.strategy.name,
+        interconnect=interconnect if spec.device == "cuda" and point.gpus > 1 else None,
+        network=None,
+        hardware=cards.hardware,
+        precision=precision,
+        optimizer=spec.workload.optimizer,
+        recompute="none",
+        compile=False,
+        launcher=launcher,
+        scaling=spec.scaling,
+        step_kind=spec.workload.step_kind,
+        seed=spec.measure.seed,
+        rounds=estimate.rounds,
+        launches=estimate.launches,
+        dp_replicate=point.dp_replicate,
+        dp_shard=point.dp_shard,
+        tp=point.tp,
+        pp=point.pp,
+        batch_per_card=point.batch_per_card,
+        batch_per_data_rank=batch.batch_per_data_rank,
+        micro_batch=batch.micro_batch,
+        batch_global=batch.batch_global,
+        grad_accumulation=batch.grad_accumulation,
+        warmup_steps=preparation.warmup_steps.get(point.name, 0),
+        notes=tuple(dict.fromkeys([*notes, *cards.notes, *rate_notes])),
+        **rate,
+    )
+
+
+def _rates(
+    spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointFacts, estimate: PointEstimate, cards: _Cards
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the measured figures of a point, and why some are withheld."""
+    flops = measured.preparation.flops
+    tokens = measured.preparation.tokens_per_sample
+    samples = None if estimate.steps_per_second is None else estimate.steps_per_second * point.batch.batch_global
+    low, high = estimate.step_seconds_interval or (None, None)
+    efficiency_low, efficiency_high = estimate.efficiency_interval or (None, None)
+    figures: dict[str, Any] = {
+        "step_seconds": estimate.step_seconds,
+        "step_seconds_low": low,
+        "step_seconds_high": high,
+        "step_seconds_mean": estimate.step_seconds_mean,
+        "steps_measured": estimate.steps_measured,
+        "outliers": estimate.outliers,
+        "samples_per_second_global": samples,
+        "tokens_per_second_global": None if samples is None or tokens is None else samples * tokens,
+        "scaling_efficiency": estimate.efficiency,
+        "scaling_efficiency_low": efficiency_low,
+        "scaling_efficiency_high": efficiency_high,
+        "loss": estimate.loss,
+        "loss_interval": estimate.loss_interval,
+        "slowest": estimate.slowest,
+    }
+    if flops is None or flops.model == 0:
+        return figures, ["no GFLOPS: no operator of this model has a FLOP formula"] if flops else []
+    recomputed = flops.recomputed * point.batch.batch_global // spec.solo.batch_global
+    figures |= {
+        "model_flops_per_step_global": facts.flops_per_step,
+        "hardware_flops_per_step_global": facts.flops_per_step + recomputed,
+        "flops_complete": not flops.uncounted_ops,
+        "uncounted_ops": flops.uncounted_ops,
+        "aggregate_gflops": estimate.aggregate_gflops,
+        "sum_of_cards_gflops": estimate.sum_of_cards_gflops,
+        "ladder_gflops": estimate.ladder_gflops,
+    }
+    notes = []
+    if flops.uncounted_ops:
+        notes.append(f"no MFU: GFLOPS are a lower bound, because these operators have no FLOP formula: {', '.join(flops.uncounted_ops)}")
+    peaks = [report.measured_peak_gflops for report in measured.preparation.reports[: point.gpus]]
+    if estimate.aggregate_gflops is not None and not flops.uncounted_ops:
+        if peaks and all(peaks):
+            figures["fraction_of_measured_peak"] = estimate.aggregate_gflops / sum(rate for rate in peaks if rate)
+        if cards.peak is not None:
+            seconds = facts.flops_per_step / estimate.aggregate_gflops / 1e9
+            mfu = utilisation("MFU", facts.flops_per_step, seconds, cards.peak)
+            hfu = utilisation("HFU", facts.flops_per_step + recomputed, seconds, cards.peak)
+            figures |= {"mfu": mfu.value, "hfu": hfu.value}
+            notes += [entry.note for entry in (mfu, hfu) if entry.note]
+    if cards.peak is not None:
+        figures |= {"peak_gflops_total": cards.peak.gflops, "peak_dtype": cards.peak.dtype, "peak_source": cards.peak.source}
+    return figures, notes
+
+
+def _cards(cards: Sequence[CardInfo], precision: str) -> _Cards:
+    """Recognise the cards of a point and add up their peaks; an unknown card gives no peak, never a default."""
+    catalogue = load_cards(Path("hardware"))
+    known = [recognise(catalogue, card.name, card.pci_device_id, card.memory_bytes) for card in cards]
+    notes = []
+    peaks: list[Peak | None] = []
+    for info, card in zip(cards, known, strict=True):
+        if card is None:
+            notes.append(unknown_card_message(info.name, info.pci_device_id, info.memory_bytes))
+            peaks.append(None)
+            continue
+        peaks.append(peak(card, precision))  # type: ignore[arg-type]  # the ranks report one of the names
+        if peaks[-1] is None:
+            notes.append(missing_peak_message(card, precision))  # type: ignore[arg-type]
+    names = dict.fromkeys(card.name for card in known if card)
+    return _Cards(hardware=" + ".join(names) or None, peak=total(peaks), notes=tuple(dict.fromkeys(notes)))
+
+
+def _environment(spec: RunSpec, reports: Sequence[RankReport]) -> dict[str, Any]:
+    """Return versions, hosts and their cards; no host and no version but Python's where no rank ever reported."""
+    first = reports[0] if reports else None
+    hosts: dict[str, dict[str, Any]] = {}
+    for report in reports:
+        card = report.card
+        host = hosts.setdefault(card.host, {"name": card.host, "cpu": report.cpu, "cores": report.cpu_cores, "cards": []})
+        host["cards"].append({key: value for key, value in asdict(card).items() if key in {"index", "name", "uuid", "power_limit_watts"}})
+    versions = {name: getattr(first, name, None) for name in ("torch", "cuda", "cudnn", "nccl", "driver")}
+    return {
+        **versions,
+        "python": first.python if first else platform.python_version(),
+        "hosts": list(hosts.values()),
+        "threads_per_rank": spec.threads_per_rank,
+        "affinity": spec.affinity,
+    }

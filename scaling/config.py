@@ -1,0 +1,204 @@
+"""The schema of ``conf/run.yaml``: what Hydra composed becomes frozen dataclasses, or one clear line.
+
+Only the front doors and this file know Hydra. A value out of range, of the wrong type or under an unknown key is refused
+here, before any process starts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from scaling import paths
+from scaling.errors import UserError
+from scaling.spec import OptimizerName, PrecisionName, Scaling
+
+_STRICT = ConfigDict(extra="forbid")
+Count = Annotated[int, Field(gt=0, description="a positive integer")]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, description="a positive number of seconds")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionConfig:
+    """Group ``precision``."""
+
+    __pydantic_config__ = _STRICT
+    name: PrecisionName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureConfig:
+    """Group ``measure``; ``None`` takes the device's default. ``scaling.spec.MeasureSpec`` documents each number."""
+
+    __pydantic_config__ = _STRICT
+    name: str
+    rounds: Count
+    rounds_max: Count
+    half_width: Annotated[float, Field(gt=0, lt=1, description="a number between 0 and 1")]
+    launches: Count
+    block_steps: Count
+    block_seconds: Seconds | None
+    drop_steps: Annotated[int, Field(ge=0, description="0 or a positive integer")]
+    warmup_steps: Count
+    warmup_steps_max: Count
+    soak_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False, description="0 or a positive number of seconds")] | None
+    timeout: Seconds
+    budget_seconds: Seconds
+    oversubscribe: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingConfig:
+    """Where MLflow logs to."""
+
+    __pydantic_config__ = _STRICT
+    enabled: bool
+    uri: Annotated[str, Field(min_length=1, description="an MLflow tracking URI such as sqlite:///mlflow.db")]
+    experiment: Annotated[str, Field(min_length=1, description="a name")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Everything that ``python -m scaling.run`` can be told; the comments of ``conf/run.yaml`` say what each key means."""
+
+    __pydantic_config__ = _STRICT
+    gpus: Annotated[int | tuple[int, ...] | None, Field(description="a card count such as 4, or a list of different counts such as '[1,2,4]'")]
+    nodes: Count
+    device: Literal["auto", "cpu", "cuda"]
+    source: Annotated[Literal["auto", "measure"], Field(description="auto or measure")]
+    scaling: Scaling
+    batch_per_card: Count
+    batch_global: Count | None
+    grad_accumulation: Count
+    optimizer: OptimizerName
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False, description="a positive, finite number such as 1e-4")]
+    seed: Annotated[int, Field(ge=0, description="0 or a positive integer")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", description="letters, digits, '.', '_' and '-'")] | None
+    output: Annotated[str, Field(min_length=1, description="a folder")]
+    dry_run: bool
+    tracking: TrackingConfig
+    model: Mapping[str, Any]
+    strategy: Mapping[str, Any]
+    launcher: Mapping[str, Any]
+    precision: PrecisionConfig
+    measure: MeasureConfig
+    hardware: Mapping[str, Any] | None = None
+    interconnect: Mapping[str, Any] | None = None
+
+
+def load(container: Mapping[str, Any]) -> RunConfig:
+    """Validate what Hydra composed.
+
+    Args:
+        container: The composed configuration as plain values, interpolations resolved.
+
+    Raises:
+        UserError: A value is not allowed; the line names the key, what was given, what is allowed and an example.
+    """
+    try:
+        return TypeAdapter(RunConfig).validate_json(json.dumps(container), strict=True)
+    except ValidationError as error:
+        raise UserError(_first_line(error)) from None
+
+
+def _first_line(error: ValidationError) -> str:
+    """Turn the first finding into one line; a union reports each branch, the last of which is the plainest."""
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"] if not _is_branch(part)]
+    key = ".".join(path)
+    if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+        return unknown_key(key, list(known_keys()))
+    given = first.get("input")
+    shown = "(blank)" if given == "" else json.dumps(given)
+    allowed = _description(path) or first["msg"]
+    return f"{key}={shown} is not allowed: {key} takes {allowed}. Correct it, or leave it out for the default."
+
+
+def _is_branch(part: int | str) -> bool:
+    """Tell the name that pydantic gives to a union's branch (``int``, ``tuple[int, ...]``) from a key, and drop list positions."""
+    return isinstance(part, int) or part in {"int", "float", "str", "bool"} or "[" in part
+
+
+def _description(path: list[str]) -> str:
+    """Return what the schema says is allowed at a key, or nothing."""
+    schema: Any = TypeAdapter(RunConfig).json_schema()
+    definitions = schema.get("$defs", {})
+    for part in path:
+        schema = schema.get("properties", {}).get(part, {})
+        if "$ref" in schema:
+            schema = definitions[schema["$ref"].rpartition("/")[2]]
+    options = [schema, *schema.get("anyOf", [])]
+    for option in options:
+        if "description" in option:
+            return str(option["description"])
+    choices = next((option["enum"] for option in options if "enum" in option), None)
+    if choices:
+        return "one of " + ", ".join(map(str, choices))
+    kinds = {"boolean": "true or false", "integer": "an integer", "string": "text", "number": "a number"}
+    return " or ".join(kinds[option["type"]] for option in options if option.get("type") in kinds)
+
+
+def known_keys() -> Iterator[str]:
+    """Yield every key and group that the command line knows, dotted."""
+    from omegaconf import DictConfig, OmegaConf
+
+    def dotted(node: Any, prefix: str) -> Iterator[str]:
+        for key in node:
+            name = f"{prefix}{key}"
+            yield name
+            child = OmegaConf.to_container(node).get(key)  # type: ignore[union-attr]
+            if isinstance(child, dict):
+                yield from dotted(OmegaConf.create(child), f"{name}.")
+
+    root = paths.conf()
+    for key in dotted(OmegaConf.load(root / "run.yaml"), ""):
+        if not key.startswith(("defaults", "hydra")):
+            yield key
+    for file in sorted(root.glob("*/*.yaml")):
+        group = file.parent.name
+        yield group
+        if group in {"hardware", "experiment"}:
+            continue
+        node = OmegaConf.load(file)
+        if isinstance(node, DictConfig):
+            yield from (key for key in dotted(node, f"{group}.") if not key.endswith("defaults"))
+
+
+def unknown_key(key: str, known: list[str]) -> str:
+    """Return the line for a key that does not exist, with the nearest one that does."""
+    names = sorted(set(known))
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5) or difflib.get_close_matches(key, [name.rpartition(".")[2] for name in names], n=1)
+    near = [name for name in names if name == near[0] or name.endswith(f".{near[0]}")] if near else []
+    hint = f"did you mean {near[0]}?" if near else "there is no key of a similar name."
+    return f"{key}: unknown key; {hint} All keys: python -m scaling.run --help"
+
+
+def composition_line(error: Exception, arguments: list[str]) -> str:
+    """Return one line for an override that Hydra refused.
+
+    Args:
+        error: Hydra's exception.
+        arguments: The command line, to show what was given.
+    """
+    text = str(error)
+    cause = f"{error.__cause__ or ''}"
+    if "Could not override" in text or "is not in struct" in text + cause:
+        key = text.partition("'")[2].partition("'")[0]
+        return unknown_key(key, list(known_keys()))
+    if "Could not find '" in text:
+        group, _, choice = text.partition("Could not find '")[2].partition("'")[0].rpartition("/")
+        choices = sorted(file.stem for file in (paths.conf() / Path(group)).glob("*.yaml"))
+        near = difflib.get_close_matches(choice, choices, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        return f"{group}={choice}: unknown {group}; allowed: {', '.join(choices)}.{hint}"
+    if "Ambiguous value" in text:
+        key, _, value = text.partition("'")[2].partition("'")[0].partition("=")
+        return f"{key}={value}: several values; for a list write '{key}=[{value}]', to run each of them add -m"
+    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    return f"{' '.join(arguments)}: {first}. Overrides look like key=value; quote values that hold spaces, commas, brackets or '='."

@@ -1,0 +1,255 @@
+"""``python -m scaling.run``: measure what N cards deliver against the sum of the single cards, explain the loss, log it.
+
+Composes the configuration once, refuses what cannot be served, measures, and reports. Exit codes: 0 all points measured,
+1 some point failed, 2 the request was refused, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pkgutil
+import secrets
+import signal
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from scaling import paths
+from scaling.config import RunConfig, composition_line, load
+from scaling.errors import Interrupted, UserError
+from scaling.points import Machine, expected_seconds, resolve
+
+if TYPE_CHECKING:
+    from scaling.experiment import Launcher
+    from scaling.records import RunResult
+    from scaling.spec import RunSpec
+
+OK, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+_FOLDER_BYTES = 50_000_000
+
+
+def main() -> int:
+    """Run the command line; in a multirun every job runs and the worst exit code is returned."""
+    arguments = sys.argv[1:]
+    sys.argv[1:] = arguments + _default_model(arguments)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and the line that a user reads is ours
+    codes: list[int] = []
+
+    @hydra.main(config_path=str(paths.conf()), config_name="run", version_base="1.3")
+    def job(composed: DictConfig) -> None:
+        codes.append(_job(composed))
+
+    try:
+        job()
+    except (hydra.errors.HydraException, OmegaConfBaseException) as error:
+        print(f"refused: {composition_line(error, arguments)}", file=sys.stderr)
+        return REFUSED
+    except Interrupted:
+        return INTERRUPTED
+    return max(codes, default=OK)
+
+
+def _default_model(arguments: list[str]) -> list[str]:
+    """Choose the tiny model where nobody named one and a CPU process stands in for a card."""
+    from scaling.machine.cards import visible_cards
+
+    named = ("model=", "experiment=", "hardware=", "interconnect=", "device=cuda")
+    if any(argument.startswith(named) for argument in arguments):
+        return []
+    return [] if visible_cards() and "device=cpu" not in arguments else ["model=gpt_tiny"]
+
+
+def _job(composed: DictConfig) -> int:
+    """Serve one composed configuration."""
+    try:
+        container = OmegaConf.to_container(composed, resolve=True)
+        assert isinstance(container, dict)  # a job's configuration is a mapping: run.yaml is one
+        return run(load({str(key): value for key, value in container.items()}), container)
+    except OmegaConfBaseException as error:
+        print(f"refused: {str(error).splitlines()[0]}", file=sys.stderr)
+        return REFUSED
+    except UserError as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return REFUSED
+
+
+def run(config: RunConfig, container: Mapping[Any, Any]) -> int:
+    """Measure one curve and report it.
+
+    Args:
+        config: The validated configuration.
+        container: The same as Hydra composed it; written beside the result.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: The request cannot be served; nothing was started and no folder was made.
+        Interrupted: The driver was told to stop; what was measured is on disk.
+    """
+    from scaling.report.console import Progress, open_console, show
+    from scaling.report.headline import first_line
+    from scaling.report.store import run_folder, write_config
+
+    now = datetime.now(UTC)
+    machine = look()
+    spec = resolve(config, machine, run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}")
+    launcher = _launcher(config)
+    _preflight(Path(config.output))
+    _check_model(spec)
+    console = open_console(sys.stdout)
+    console.print(first_line(spec, _hardware(spec, machine), _reason(config, machine)), soft_wrap=True)
+    if config.dry_run:
+        for line in _dry_run(spec, launcher):
+            console.print(line, soft_wrap=True)
+        return OK
+    folder = run_folder(Path(config.output), config.name or f"{spec.workload.model.name}-{spec.strategy.name}-{spec.workload.precision}", now)
+    write_config(container, folder)
+    progress = Progress(console)
+    with _signals():
+        try:
+            result = _measure(spec, folder, launcher, progress, machine, config, container, now)
+        finally:
+            progress.close()
+        closing = _publish(result, folder, config)
+    show(result, console, folder, closing)
+    if result.interrupted:
+        raise Interrupted(signal.SIGINT)
+    return OK if all(point.status == "ok" for point in result.points) else FAILED
+
+
+def look() -> Machine:
+    """Return what is here, from NVML and the operating system."""
+    from scaling.catalogue.load import load_cards
+    from scaling.catalogue.recognise import recognise
+    from scaling.machine.cards import visible_cards
+    from scaling.machine.host import usable_cores
+    from scaling.machine.links import interconnect_of
+
+    cards = visible_cards()
+    if not cards:
+        return Machine(cores=usable_cores(), gpus=())
+    catalogue = load_cards(Path("hardware"))
+    known = [recognise(catalogue, card.name, card.pci_device_id, card.memory_bytes) for card in cards]
+    return Machine(
+        cores=usable_cores(),
+        gpus=tuple(card.name for card in cards),
+        interconnect=interconnect_of(cards),
+        hardware=tuple(card.name if card else None for card in known),
+    )
+
+
+def _measure(
+    spec: RunSpec, folder: Path, launcher: Launcher, progress: Any, machine: Machine, config: RunConfig, container: Mapping[Any, Any], now: datetime
+) -> RunResult:
+    """Measure, and write ``result.json`` before anything else is asked for anything."""
+    from scaling.assemble import assemble, enough
+    from scaling.experiment import measure
+    from scaling.measure.rounds import blocks_of_round
+    from scaling.report.store import write_result
+
+    hosts = ["localhost"] * spec.world_size
+    progress.start(spec.measure.launches * spec.measure.rounds * len(blocks_of_round(spec, spec.points, 0, hosts)))
+    measured = measure(spec, folder, launcher, progress, functools.partial(enough, spec))
+    result = assemble(
+        spec,
+        measured,
+        launcher=launcher.name,
+        interconnect=machine.interconnect,
+        created=now.isoformat(timespec="seconds"),
+        command=["python", "-m", "scaling.run", *sys.argv[1:]],
+        config={str(key): value for key, value in container.items()},
+    )
+    write_result(result, folder)
+    return result
+
+
+def _publish(result: RunResult, folder: Path, config: RunConfig) -> list[str]:
+    """Draw, write the page, log to MLflow; return the lines that say where things are."""
+    from scaling import tracking
+    from scaling.report.html import write_page
+    from scaling.report.plot import draw
+
+    draw(result, folder)
+    write_page(result, folder)
+    settings = tracking.TrackingSettings(enabled=config.tracking.enabled, tracking_uri=config.tracking.uri, experiment=config.tracking.experiment)
+    run_id = tracking.log_run(result, folder, settings)
+    return list(tracking.how_to_open(settings, [run_id])) if run_id else []
+
+
+def _launcher(config: RunConfig) -> Launcher:
+    target = config.launcher.get("_target_")
+    try:
+        factory = pkgutil.resolve_name(str(target))
+    except (ValueError, ImportError, AttributeError) as error:
+        raise UserError(f"launcher: _target_={target} cannot be imported ({error}); conf/launcher names the ones that exist") from None
+    launcher: Launcher = factory(**{key: value for key, value in config.launcher.items() if key not in {"name", "_target_"}})
+    return launcher
+
+
+def _check_model(spec: RunSpec) -> None:
+    """Refuse a model that cannot be called, before any process starts."""
+    from scaling.workload.task import check_model
+
+    check_model(spec.workload.model)
+
+
+def _preflight(output: Path) -> None:
+    from scaling.machine.preflight import folder_problems, interface_problems
+
+    problems = [*folder_problems(output, _FOLDER_BYTES), *interface_problems()]
+    if problems:
+        raise UserError("; ".join(problems))
+
+
+def _hardware(spec: RunSpec, machine: Machine) -> str:
+    from scaling.machine.host import cpu_model
+
+    if spec.device == "cuda":
+        return ", ".join(dict.fromkeys(machine.gpus[: spec.world_size]))
+    return f"{cpu_model()}, {len(machine.cores)} cores"
+
+
+def _reason(config: RunConfig, machine: Machine) -> str:
+    """Say why CPU processes are measured where nobody asked for them."""
+    return "" if config.device == "cpu" or machine.gpus else "no GPU found here"
+
+
+def _dry_run(spec: RunSpec, launcher: Launcher) -> list[str]:
+    from scaling.measure.rounds import blocks_of_round
+
+    blocks = blocks_of_round(spec, spec.points, 0, ["localhost"] * spec.world_size)
+    lines = [f"point {point.name}: {point.gpus} cards, {point.batch.batch_global} samples a step" for point in spec.points]
+    lines += [f"block of round 1: {block.rung} {block.point} on ranks {', '.join(map(str, block.ranks))}".replace("  ", " ") for block in blocks]
+    lines.append(f"each rank: {sys.executable} -m scaling.worker RUN_FOLDER/spec.json RUN_FOLDER, started by {launcher.name}")
+    lines.append(f"environment: {spec.threads_per_rank} threads a rank, cores {spec.affinity or 'not pinned'}")
+    lines.append(f"at least {spec.measure.rounds} rounds, at least {expected_seconds(spec, len(blocks)) / 60:.1f} minutes; nothing was measured")
+    return lines
+
+
+class _signals:  # noqa: N801 - reads as a statement: with _signals()
+    """Turn SIGINT, SIGTERM and SIGHUP into ``Interrupted`` in the main thread, once; a second one kills as usual."""
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self._raise) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _raise(self, number: int, _frame: FrameType | None) -> None:
+        for known in self._before:
+            signal.signal(known, signal.SIG_DFL)
+        raise Interrupted(number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""What a strategy takes and gives: a workload goes in, a step that the strategy's ranks run together comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import nn
+
+from scaling.workload.precision import RunningPrecision
+from scaling.workload.task import Batch, Task
+
+
+class Action(NamedTuple):
+    """One entry of a step's schedule: forward, backward or optimizer of a stage on a micro-batch."""
+
+    kind: Literal["F", "B", "O"]
+    stage: int
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What one data-parallel rank computes in a step, built on its device.
+
+    Attributes:
+        task: Model, loss and batch factory; the module lies on the device.
+        optimizer: ``sgd`` or ``adamw``.
+        precision: What really runs.
+        batches: The cached inputs, one a micro-batch.
+        on_phase: Called when the step enters ``forward``, ``backward`` or ``optimizer``.
+    """
+
+    task: Task
+    optimizer: str
+    learning_rate: float
+    precision: RunningPrecision
+    batches: tuple[Batch, ...]
+    on_phase: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A workload spread over ranks.
+
+    Attributes:
+        stages: The modules that this rank holds, one a pipeline stage.
+        actions: The order in which a step works on them.
+        step: Runs one optimizer step of this rank, with the strategy's communication.
+    """
+
+    stages: tuple[nn.Module, ...]
+    actions: tuple[Action, ...]
+    step: Callable[[], None]
+
+
+def single_stage_actions(micro_batches: int) -> tuple[Action, ...]:
+    """Return the schedule of one stage: forward and backward of each micro-batch in turn, then the optimizer."""
+    passes = tuple(Action(kind, 0, index) for index in range(micro_batches) for kind in ("F", "B"))
+    return (*passes, Action("O", 0, 0))

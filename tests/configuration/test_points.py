@@ -1,0 +1,125 @@
+"""What a request becomes on a given machine: counts, batches, cores; and what is refused, in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from scaling import paths
+from scaling.config import load
+from scaling.errors import UserError
+from scaling.points import Machine, resolve
+from scaling.spec import RunSpec
+
+TWO_CORES = Machine(cores=(0, 1), gpus=())
+EIGHT_CORES = Machine(cores=tuple(range(8)), gpus=())
+FOUR_CARDS = Machine(cores=tuple(range(16)), gpus=("NVIDIA H100 80GB HBM3",) * 4, interconnect="nvlink", hardware=("h100_sxm_80g",) * 4)
+
+
+def spec_of(*overrides: str, machine: Machine = TWO_CORES) -> RunSpec:
+    with initialize_config_dir(str(paths.conf()), version_base="1.3"):
+        composed = compose("run", overrides=["model=mlp", *overrides])
+    container: Any = OmegaConf.to_container(composed, resolve=True)
+    return resolve(load(container), machine, run_id="test")
+
+
+def test_a_curve_without_a_count_is_what_the_machine_has() -> None:
+    assert [point.gpus for point in spec_of().points] == [1, 2]
+    assert [point.gpus for point in spec_of(machine=FOUR_CARDS).points] == [1, 2, 4]
+    assert [point.gpus for point in spec_of(machine=Machine(cores=(0,), gpus=())).points] == [1]
+    assert [point.gpus for point in spec_of(machine=Machine(cores=(0, 1), gpus=("x",) * 6)).points] == [1, 2, 4, 6]
+
+
+def test_weak_scaling_keeps_the_batch_of_a_card() -> None:
+    spec = spec_of("gpus=[1,2]", "batch_per_card=6", "grad_accumulation=3")
+    assert [point.batch.batch_global for point in spec.points] == [6, 12]
+    assert {point.batch.micro_batch for point in spec.points} == {2}
+    assert spec.solo.batch_per_data_rank == 6
+
+
+def test_accumulation_times_micro_batch_times_cards_is_the_global_batch() -> None:
+    spec = spec_of("gpus=8", "batch_per_card=8", "grad_accumulation=4", machine=EIGHT_CORES)
+    batch = spec.points[0].batch
+    assert batch.micro_batch * batch.grad_accumulation * 8 == batch.batch_global == 64
+
+
+def test_strong_scaling_divides_the_global_batch_and_solo_takes_all_of_it() -> None:
+    spec = spec_of("gpus=[1,2]", "scaling=strong", "batch_global=8")
+    assert [point.batch.batch_per_data_rank for point in spec.points] == [8, 4]
+    assert spec.solo.batch_global == 8
+
+
+def test_threads_are_the_same_for_all_points_and_never_more_than_cores() -> None:
+    spec = spec_of("gpus=[1,4]", machine=EIGHT_CORES)
+    assert spec.threads_per_rank == 2
+    assert sorted(core for cores in spec.affinity for core in cores) == list(range(8))
+
+
+def test_a_gpu_gets_longer_blocks_and_time_to_warm_up() -> None:
+    on_cpu, on_gpu = spec_of().measure, spec_of(machine=FOUR_CARDS).measure
+    assert (on_cpu.block_seconds, on_cpu.soak_seconds) == (0.5, 0.0)
+    assert (on_gpu.block_seconds, on_gpu.soak_seconds) == (2.0, 30.0)
+    assert spec_of("measure.block_seconds=3", "measure.soak_seconds=0", machine=FOUR_CARDS).measure.block_seconds == 3.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "machine", "expected"),
+    [
+        (["batch_per_card=0"], TWO_CORES, ["batch_per_card=0", "positive integer"]),
+        (["batch_per_card=-5"], TWO_CORES, ["batch_per_card=-5", "positive integer"]),
+        (["batch_per_card="], TWO_CORES, ["batch_per_card=(blank)", "positive integer"]),
+        (["batch_per_card=2.5"], TWO_CORES, ["batch_per_card=2.5", "positive integer"]),
+        (["batch_per_card=null"], TWO_CORES, ["batch_per_card=null", "positive integer"]),
+        (["gpus=0"], TWO_CORES, ["gpus=0", "positive integer"]),
+        (["gpus=[]"], TWO_CORES, ["gpus=[]", "gpus=2"]),
+        (["gpus=[2,2]"], TWO_CORES, ["gpus=[2, 2]", "twice"]),
+        (["gpus=[0,2]"], TWO_CORES, ["gpus=[0, 2]", "positive integer"]),
+        (["gpus=many"], TWO_CORES, ["gpus=", "card count"]),
+        (["gpus=true"], TWO_CORES, ["gpus=true", "card count"]),
+        (["gpus=3"], TWO_CORES, ["gpus=3", "2 cores", "measure.oversubscribe=true"]),
+        (["gpus=8"], FOUR_CARDS, ["gpus=8", "4 CUDA cards"]),
+        (["device=cuda"], TWO_CORES, ["device=cuda", "device=cpu"]),
+        (["device=tpu"], TWO_CORES, ['device="tpu"', "auto, cpu, cuda"]),
+        (["learning_rate=nan"], TWO_CORES, ["learning_rate", "finite"]),
+        (["learning_rate=inf"], TWO_CORES, ["learning_rate", "finite"]),
+        (["learning_rate=0"], TWO_CORES, ["learning_rate=0", "positive"]),
+        (["optimizer=adam"], TWO_CORES, ['optimizer="adam"', "sgd, adamw"]),
+        (["measure.block_steps=0"], TWO_CORES, ["measure.block_steps=0", "positive integer"]),
+        (["measure.rounds=0"], TWO_CORES, ["measure.rounds=0", "positive integer"]),
+        (["measure.timeout=0"], TWO_CORES, ["measure.timeout=0", "positive"]),
+        (["measure.rounds=50"], TWO_CORES, ["measure.rounds_max=40", "measure.rounds=50"]),
+        (["scaling=strong"], TWO_CORES, ["batch_global=64"]),
+        (["scaling=strong", "batch_global=7", "gpus=[1,2]"], TWO_CORES, ["batch_global=7", "gpus=2", "1, 7"]),
+        (["batch_global=8"], TWO_CORES, ["batch_global", "scaling=strong"]),
+        (["grad_accumulation=3", "batch_per_card=8"], TWO_CORES, ["grad_accumulation=3", "divisor of 8"]),
+        (["gpus=4", "interconnect=nvlink"], TWO_CORES, ["interconnect=nvlink", "no GPU", "device=cpu"]),
+        (["hardware=a100_sxm_80g"], TWO_CORES, ["hardware=a100_sxm_80g", "no GPU", "device=cpu"]),
+        (["interconnect=nvlink", "device=cpu"], FOUR_CARDS, ["interconnect=nvlink", "never labelled"]),
+        (["interconnect=pcie"], FOUR_CARDS, ["interconnect=pcie", "nvlink"]),
+        (["hardware=a100_sxm_80g"], FOUR_CARDS, ["hardware=a100_sxm_80g", "h100_sxm_80g", "leave hardware out"]),
+        (["hardware=b200"], Machine(cores=(0,), gpus=("Odd",), hardware=(None,)), ["hardware=b200", "Odd (not in the catalogue)"]),
+        (["+surprise=1"], TWO_CORES, ["surprise", "unknown key"]),
+        (["source=predict"], TWO_CORES, ["source", "measure"]),
+        (["name=a/b"], TWO_CORES, ["name", "letters"]),
+    ],
+)
+def test_a_bad_request_is_one_line_that_says_what_was_given_and_what_is_allowed(overrides: list[str], machine: Machine, expected: list[str]) -> None:
+    with pytest.raises(UserError) as refusal:
+        spec_of(*overrides, machine=machine)
+    line = str(refusal.value)
+    assert "\n" not in line
+    for part in expected:
+        assert part in line, line
+
+
+def test_the_cards_and_link_that_are_here_may_be_named() -> None:
+    assert spec_of("hardware=h100_sxm_80g", "interconnect=nvlink", machine=FOUR_CARDS).device == "cuda"
+
+
+def test_oversubscribing_is_allowed_when_asked_for() -> None:
+    spec = spec_of("gpus=4", "measure.oversubscribe=true")
+    assert spec.affinity == ((0,), (1,), (0,), (1,))
+    assert spec.threads_per_rank == 1
