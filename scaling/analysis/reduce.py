@@ -1,0 +1,97 @@
+"""The entry of the room: the samples of a run in, the figures of one point out, and whether they are sure enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from scaling.analysis.blocks import rounds_of
+from scaling.analysis.estimate import PointEstimate, PointFacts
+from scaling.analysis.ladder import Ladder, ladder_of
+from scaling.analysis.shares import Loss, causes, loss_of
+from scaling.analysis.slowest import slowest
+from scaling.analysis.steps import step_times
+from scaling.records import RUNGS, BlockSample, Interval
+from scaling.spec import MeasureSpec, PointSpec
+
+_GIGA = 1e9
+
+
+def reduce_point(samples: Sequence[BlockSample], point: PointSpec, facts: PointFacts, seed: int) -> PointEstimate:
+    """Return every figure of ``point`` that its timings give.
+
+    Args:
+        samples: All samples of the run, of all points, in any order.
+        point: The point.
+        facts: FLOPs of its steps and each rank's share of them.
+        seed: Seeds the bootstraps: equal samples and seed give equal figures.
+
+    Raises:
+        ValueError: ``facts`` has not one work share for each card of the point.
+    """
+    if len(facts.work_shares) != point.gpus:
+        raise ValueError(f"{point.name} has {point.gpus} cards, but work shares for {len(facts.work_shares)}")
+    rounds = rounds_of(samples, point)
+    ladder = ladder_of(samples, point, facts)
+    loss = loss_of(ladder, seed)
+    steps = step_times(rounds, seed)
+    aggregate = _aggregate(ladder)
+    return PointEstimate(
+        rounds=len(ladder.launches),
+        launches=len(set(ladder.launches)),
+        steps_measured=steps.measured,
+        steps_per_second=None if aggregate is None else aggregate / facts.flops_per_step,
+        aggregate_gflops=None if aggregate is None else aggregate / _GIGA,
+        sum_of_cards_gflops=None if aggregate is None or loss.efficiency is None else aggregate / loss.efficiency / _GIGA,
+        ladder_gflops=_ladder_gflops(ladder, loss, aggregate),
+        efficiency=loss.efficiency,
+        efficiency_interval=loss.efficiency_interval,
+        loss=loss.shares,
+        loss_interval=loss.intervals,
+        step_seconds=steps.median,
+        step_seconds_interval=steps.interval,
+        step_seconds_mean=steps.mean,
+        outliers=steps.outliers,
+        slowest=slowest(rounds, facts.work_shares, loss.intervals["imbalance"], seed),
+        notes=ladder.notes + loss.notes,
+    )
+
+
+def _aggregate(ladder: Ladder) -> float | None:
+    """Return the median over rounds of the headline in FLOP/s: known also where its baseline is not."""
+    if not ladder.launches or "parallel" not in ladder.rungs:
+        return None
+    return float(np.median(ladder.rates[:, -1]))
+
+
+def _ladder_gflops(ladder: Ladder, loss: Loss, aggregate: float | None) -> dict[str, float | None]:
+    """Return the rungs as their shares put them, so that printed rungs, shares and efficiency agree to the last digit."""
+    rungs: dict[str, float | None] = dict.fromkeys(RUNGS)
+    if aggregate is None:
+        return rungs
+    rungs["parallel"] = aggregate / _GIGA
+    if loss.efficiency is None:
+        return rungs
+    solo = aggregate / loss.efficiency / _GIGA
+    steps_down = [loss.shares[cause] or 0.0 for cause in causes(ladder.rungs)]
+    heights = 1 - np.cumsum([0.0, *steps_down])
+    return rungs | {rung: solo * float(height) for rung, height in zip(ladder.rungs, heights, strict=True)} | {"parallel": aggregate / _GIGA}
+
+
+def half_width(interval: Interval | None) -> float | None:
+    """Return half the width of an interval, or ``None`` where there is none."""
+    return None if interval is None else (interval[1] - interval[0]) / 2
+
+
+def enough(samples: Sequence[BlockSample], points: Sequence[PointSpec], facts: Mapping[str, PointFacts], measure: MeasureSpec) -> bool:
+    """Tell whether the efficiency of every point is known as well as ``measure.half_width`` asks.
+
+    Args:
+        samples: All samples so far.
+        points: Points still being measured (one that failed would never be known better).
+        facts: Facts of each point, by its name.
+        measure: The protocol; its seed also seeds the bootstrap.
+    """
+    widths = [half_width(loss_of(ladder_of(samples, point, facts[point.name]), measure.seed).efficiency_interval) for point in points]
+    return all(width is not None and width <= measure.half_width for width in widths)
