@@ -1,0 +1,101 @@
+"""The two tables and the notes of a report as plain text, whoever draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scaling.records import SHARES, PointResult, RunResult
+from scaling.report.figures import MISSING, interval, number, percent, rate_unit, seconds
+
+_MEASURED_PEAK = "of measured peak"
+_OUTLIERS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """Rows of cells under their headings; every cell is final text."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def results_table(result: RunResult) -> TextTable:
+    """Return one row a point: step time, rates, efficiency with its 95 % interval, utilisation; ``failed`` in place of a step time."""
+    points = result.points
+    unit, gflops = rate_unit([rate for point in points for rate in (point.aggregate_gflops, point.sum_of_cards_gflops)])
+
+    def rate(value: float | None) -> str:
+        return MISSING if value is None else number(value / gflops)
+
+    columns: list[tuple[str, Callable[[PointResult], str]]] = [
+        ("gpus", lambda point: str(point.gpus) if point.source == "measured" else f"{point.gpus} predicted"),
+        ("step time", lambda point: seconds(point.step_seconds) if point.status == "ok" else "failed"),
+        ("mean", lambda point: seconds(point.step_seconds_mean)),
+        ("samples/s", lambda point: number(point.samples_per_second_global)),
+        ("tokens/s", lambda point: number(point.tokens_per_second_global)),
+        (f"aggregate {unit}", lambda point: rate(point.aggregate_gflops)),
+        (f"sum of cards {unit}", lambda point: rate(point.sum_of_cards_gflops)),
+        ("efficiency", lambda point: interval(point.scaling_efficiency, point.scaling_efficiency_low, point.scaling_efficiency_high)),
+        ("MFU", lambda point: percent(point.mfu)),
+        (_MEASURED_PEAK, lambda point: percent(point.fraction_of_measured_peak)),
+    ]
+    hidden = set()
+    if all(point.tokens_per_second_global is None for point in points):
+        hidden.add("tokens/s")
+    against_measured_peak = any(point.fraction_of_measured_peak is not None for point in points)
+    if not against_measured_peak:
+        hidden.add(_MEASURED_PEAK)
+    elif all(point.mfu is None for point in points):
+        hidden.add("MFU")  # one ratio is enough; the note says which one this is
+    shown = [column for column in columns if column[0] not in hidden]
+    return TextTable("results", tuple(heading for heading, _ in shown), tuple(tuple(cell(point) for _, cell in shown) for point in points))
+
+
+def loss_table(result: RunResult) -> TextTable | None:
+    """Return where the loss of each point of several cards goes, in percent of the sum of cards; ``None`` where nothing is known.
+
+    Shares that are zero by definition at every point (``bubble`` without a pipeline) have no column.
+    """
+    points = [point for point in result.points if point.gpus > 1 and any(share is not None for share in point.loss.values())]
+    if not points:
+        return None
+    shares = [share for share in SHARES if any(point.loss.get(share) for point in points)]
+    late = any(point.late_arrival_seconds is not None for point in points)
+    headings = ("gpus", "loss", *(share.replace("_", " ") for share in shares), *(("late arrival",) if late else ()))
+    rows = []
+    for point in points:
+        cells = [percent(point.loss.get(share), *(point.loss_interval.get(share) or (None, None))) for share in shares]
+        rows.append((str(point.gpus), _loss(point), *cells, *((seconds(point.late_arrival_seconds),) if late else ())))
+    return TextTable("where the loss goes", headings, tuple(rows))
+
+
+def notes(result: RunResult) -> tuple[str, ...]:
+    """Return every note once, led by the points that it is about unless it is about all of them."""
+    about: dict[str, list[int]] = {}
+    for point in result.points:
+        for note in dict.fromkeys((*point.notes, *_outliers(point))):
+            about.setdefault(note, []).append(point.gpus)
+    lines = []
+    for note, gpus in about.items():
+        lines.append(note if len(gpus) == len(result.points) else f"gpus={','.join(map(str, gpus))}: {note}")
+    if any(point.fraction_of_measured_peak is not None for point in result.points):
+        lines.append(f"'{_MEASURED_PEAK}' compares with the matrix product measured on these cards, not with a vendor's peak: it is not MFU")
+    return tuple(lines)
+
+
+def _loss(point: PointResult) -> str:
+    efficiency, low, high = point.scaling_efficiency, point.scaling_efficiency_low, point.scaling_efficiency_high
+    if efficiency is None:
+        return MISSING
+    return percent(1 - efficiency, None if high is None else 1 - high, None if low is None else 1 - low)
+
+
+def _outliers(point: PointResult) -> tuple[str, ...]:
+    if not point.outliers:
+        return ()
+    worst = sorted(point.outliers, key=lambda outlier: -outlier.seconds)[:_OUTLIERS_SHOWN]
+    examples = ", ".join(f"{seconds(outlier.seconds)} on rank {outlier.rank} at step {outlier.step}" for outlier in worst)
+    count = len(point.outliers)
+    return (f"{count} outlying {'step' if count == 1 else 'steps'} of {point.steps_measured} ({examples})",)

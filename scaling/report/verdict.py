@@ -1,0 +1,174 @@
+"""The result in words: what the cards deliver, where the rest goes, what to do next; or that the intervals do not say.
+
+A share is named as a cause only where its 95 % interval lies above 0 and the share itself above 2 %: below that, naming
+it would send people after noise. Nothing here prints.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from scaling.records import SHARES, Interval, PointResult, RunResult
+from scaling.report.figures import interval, number, percent, seconds
+
+MATTERS = 0.02
+_NARROW_HALF_WIDTH = 0.02  # at which measure=standard stops
+_STANDARD_ROUNDS = 10
+_LATE_MATTERS = 0.1  # of the exposed communication
+
+_IN_WORDS = {"exposed_communication": "communication", "unexplained": "what could not be split further"}
+_DONE = {"raised": "raised an error", "exited": "exited early", "killed": "was killed", "hung": "hung", "refused": "was refused"}
+
+_NEXT = {
+    "contention": "the cards slow each other down before they talk: compare clocks, power and temperature with one card busy, "
+    "and give each rank cores and memory of its own NUMA node",
+    "imbalance": "no single rank stands out: uneven work or jitter of all ranks; look at the outlying steps and at other programs on the hosts",
+    "overhead": "the strategy's own work costs this much without any transfer (copies into buckets, replicated or smaller kernels): "
+    "a larger batch per card spreads it over more work",
+    "bubble": "stages wait for their turn: more micro-batches in a step, or an interleaved or zero-bubble schedule",
+    "exposed_communication": "transfers are not hidden behind the backward pass: a larger batch per card, gradient accumulation with no_sync, "
+    "another bucket size or a faster link",
+    "unexplained": "a rung had to be withheld, so this gap has no cause yet; the notes say why",
+}
+_NEXT_ON_CPU = {
+    "contention": "the processes share more than they seem to: two cores may be two threads of one (lscpu -e shows which), or memory bandwidth "
+    "is the limit; fewer ranks, or ranks on different physical cores",
+    "exposed_communication": "gloo moves the data with the very cores that compute: a larger batch per card or gradient accumulation with "
+    "no_sync; this says nothing about NVLink or PCIe",
+}
+_NEXT_FOR_SLOWEST = {
+    "compute": "compare its solo rate with the other cards', then its clocks, heat and other programs on it",
+    "input": "its input pipeline is behind: more loader workers there, or faster storage",
+    "communication": "its link is slower than the others': compare the transport of each pair",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedShare:
+    """A share of the loss that the measurement tells from noise."""
+
+    name: str
+    value: float
+    ends: Interval
+
+
+def speedup(point: PointResult) -> float | None:
+    """Return how many times the mean single card the point delivers: ``aggregate / (sum of cards / gpus)``.
+
+    It is computed as ``gpus x scaling efficiency``, the same quotient, so that it also holds where FLOPs could not be
+    counted and never contradicts the efficiency beside it.
+    """
+    return None if point.scaling_efficiency is None else point.gpus * point.scaling_efficiency
+
+
+def named_shares(point: PointResult) -> tuple[NamedShare, ...]:
+    """Return the shares that may be called causes, the largest first."""
+    found = []
+    for name in SHARES:
+        value, ends = point.loss.get(name), point.loss_interval.get(name)
+        if value is not None and ends is not None and value > MATTERS and ends[0] > 0:
+            found.append(NamedShare(name, value, ends))
+    return tuple(sorted(found, key=lambda share: -share.value))
+
+
+def verdict(result: RunResult) -> tuple[str, ...]:
+    """Return the lines below the tables: the largest point in words, what to do next, the curve, and what failed."""
+    lines: list[str] = []
+    measured = sorted((point for point in result.points if point.status == "ok"), key=lambda point: point.gpus)
+    if measured:
+        lines += [deliver(measured[-1]), *advice(measured[-1]), *_curve(measured)]
+    lines += [failure(point) for point in result.points if point.status == "failed"]
+    if result.interrupted:
+        lines.append("Interrupted: what was measured until then is kept, and nothing of it is complete")
+    return tuple(lines)
+
+
+def deliver(point: PointResult) -> str:
+    """Return one sentence: what the cards of this point deliver and where the rest goes."""
+    if point.gpus == 1:
+        rate = f"{number(point.samples_per_second_global)} samples/s, {seconds(point.step_seconds)} a step"
+        return f"1 card delivers {rate}; its efficiency is 1 by definition"
+    times = speedup(point)
+    if times is None:
+        return f"{point.gpus} cards deliver {number(point.samples_per_second_global)} samples/s; the efficiency is withheld, the notes say why"
+    head = f"{point.gpus} cards deliver {times:.2f}x one card"
+    shares = named_shares(point)
+    if shares:
+        return f"{head}; {_lost(shares)}"
+    efficiency = f"efficiency {interval(point.scaling_efficiency, point.scaling_efficiency_low, point.scaling_efficiency_high)}"
+    low, high = point.scaling_efficiency_low, point.scaling_efficiency_high
+    if low is None or high is None:
+        return f"{head}; {efficiency}, without an interval that would say how sure this is"
+    if high < 1:
+        return f"{head}; {percent(1 - high)} to {percent(1 - low)} is lost, but no single cause stands out from the noise ({efficiency})"
+    if low > 1:
+        return f"{head}: more than the sum of the single cards ({efficiency})"
+    return f"{head}; no loss distinguishable from noise ({efficiency})"
+
+
+def advice(point: PointResult) -> tuple[str, ...]:
+    """Return what to do next, for the largest named share and for a rank that is named as slow; empty where nothing helps."""
+    if point.gpus == 1:
+        return ("Next: 'gpus=[1,2]' shows how it scales",)
+    shares = named_shares(point)
+    lines = []
+    if point.slowest is not None:
+        slow = point.slowest
+        lines.append(f"Rank {slow.rank} on {slow.host} holds the others up (cause: {slow.cause}): {_NEXT_FOR_SLOWEST[slow.cause]}")
+    if shares and not (shares[0].name == "imbalance" and lines):
+        name = shares[0].name
+        hint = _NEXT_ON_CPU.get(name, _NEXT[name]) if point.device == "cpu" else _NEXT[name]
+        lines.append(f"Next, for {_IN_WORDS.get(name, name)}: {hint}")
+    if any(share.name == "exposed_communication" for share in shares):
+        lines += _late(point)
+    return (*lines, *(() if shares else _more_rounds(point)))
+
+
+def failure(point: PointResult) -> str:
+    """Return which rank failed first, where, with what error, and the log that says more."""
+    error = point.error
+    cards = f"{point.gpus} {'card' if point.gpus == 1 else 'cards'}"
+    if error is None:
+        return f"{cards}: no rank failed, the point was stopped before its first complete round"
+    last_line = next((line.strip() for line in reversed(error.message.splitlines()) if line.strip()), "no message")
+    who = f"rank {error.rank} on {error.host}" if error.rank >= 0 else error.host
+    return f"{cards} failed: {who} {_DONE[error.kind]} in {error.phase} at step {error.step}: {last_line} (log: {error.log})"
+
+
+def _lost(shares: tuple[NamedShare, ...]) -> str:
+    parts = [(percent(share.value, *share.ends), _IN_WORDS.get(share.name, share.name)) for share in shares]
+    (first, cause), *others = parts
+    return f"{first} is lost to {cause}" + "".join(f", {value} to {name}" for value, name in others)
+
+
+def _late(point: PointResult) -> list[str]:
+    late, step, exposed = point.late_arrival_seconds, point.step_seconds, point.loss.get("exposed_communication")
+    if late is None or step is None or exposed is None or late < _LATE_MATTERS * exposed * step:
+        return []
+    return [f"Of the communication, {seconds(late)} of a step of {seconds(step)} is waiting for ranks that come late, not the link"]
+
+
+def _more_rounds(point: PointResult) -> tuple[str, ...]:
+    low, high = point.scaling_efficiency_low, point.scaling_efficiency_high
+    if low is None or high is None or (high - low) / 2 <= _NARROW_HALF_WIDTH:
+        return ()
+    level = "standard" if point.rounds < _STANDARD_ROUNDS else "thorough"
+    return (f"Next: measure={level} narrows the interval",)
+
+
+def _curve(points: list[PointResult]) -> tuple[str, ...]:
+    """Say how efficiency goes along three counts or more; only a fall that the intervals separate is called one."""
+    known = [(point, point.scaling_efficiency) for point in points if point.scaling_efficiency is not None]
+    if len(known) < 3:
+        return ()
+    (first, first_value), (last, last_value) = known[0], known[-1]
+    first_low = 1.0 if first.gpus == 1 else first.scaling_efficiency_low
+    if first_low is None or last.scaling_efficiency_high is None:
+        return ()
+    ends = f"{first_value:.2f} at {first.gpus} to {last_value:.2f} at {last.gpus} cards"
+    if last.scaling_efficiency_high >= first_low:
+        return (f"Along the curve efficiency goes from {ends}: no fall distinguishable from noise",)
+    falls = [(before - after, left.gpus, right.gpus) for (left, before), (right, after) in itertools.pairwise(known)]
+    _, left_gpus, right_gpus = max(falls)
+    return (f"Along the curve efficiency falls from {ends}; the largest step down is from {left_gpus} to {right_gpus}",)
