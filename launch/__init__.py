@@ -1,0 +1,1 @@
+"""Who starts the ranks: one file each. Imports of ``scaling`` are limited to ``worker``, ``records`` and ``errors``."""

@@ -1,0 +1,104 @@
+"""The rank inside the driver: real work, real failures, and a driver that gets back what was taken."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.inline import InlineLauncher, InlineRanks
+from scaling import spec as specs
+from scaling.errors import Interrupted, RankFailure, UserError
+from scaling.spec import BatchSpec, MeasureSpec, PointSpec, RunSpec, TargetSpec, WorkloadSpec
+
+BATCH = BatchSpec(batch_global=2, batch_per_data_rank=2, micro_batch=2, grad_accumulation=1)
+TASK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def start(folder: Path, target: str = "scaling.workload.timed:timed", **arguments: Any) -> InlineRanks:
+    core = min(os.sched_getaffinity(0))
+    spec = RunSpec(
+        run_id="inline",
+        device="cpu",
+        workload=WorkloadSpec(model=TargetSpec(name="model", target=target, arguments=arguments), precision="fp32", optimizer="sgd", learning_rate=0.1, seed=0),
+        strategy=TargetSpec(name="ddp", target="scaling.strategies.ddp:apply"),
+        scaling="weak",
+        solo=BATCH,
+        points=(PointSpec(name="gpus1", gpus=1, nodes=1, batch_per_card=2, batch=BATCH, dp_replicate=1),),
+        measure=MeasureSpec(
+            name="quick",
+            rounds=1,
+            rounds_max=1,
+            half_width=0.02,
+            launches=1,
+            block_steps=3,
+            block_seconds=0.0,
+            drop_steps=1,
+            warmup_steps=1,
+            warmup_steps_max=1,
+            soak_seconds=0.0,
+            timeout=30.0,
+            budget_seconds=60.0,
+            oversubscribe=False,
+            seed=0,
+        ),
+        threads_per_rank=1,
+        affinity=((core,),),
+    )
+    specs.write(spec, folder / "spec.json")
+    return InlineLauncher().start(folder / "spec.json", folder, 1, timeout=30)
+
+
+def leave() -> None:
+    raise SystemExit(0)
+
+
+def be_interrupted() -> None:
+    raise Interrupted(15)
+
+
+def test_the_work_is_done_in_this_process_and_everything_taken_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setenv("RANK", "of another launcher")
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    before = ([os.environ.get(name) for name in TASK_VARIABLES], os.sched_getaffinity(0), torch.get_num_threads())
+    with start(tmp_path, forward_seconds=0.02, backward_seconds=0.03) as ranks:
+        assert ranks.ask({"kind": "describe"}, [0], 30)[0]["pid"] == os.getpid()
+        assert (os.environ["RANK"], os.environ["WORLD_SIZE"], len(os.sched_getaffinity(0))) == ("0", "1", 1)
+        ranks.ask({"kind": "prepare", "program": "solo"}, [0], 30)
+        block = {"kind": "block", "program": "solo", "rung": "solo", "point": "", "launch": 0, "round": 0, "meeting": "0"}
+        sample = ranks.ask({**block, "drop": 1, "steps": 4, "seconds": 0.0}, [0], 30)[0]
+        assert len(sample["step_seconds"]) == 4
+        assert 4 * 0.05 <= sample["block_seconds"] < 8 * 0.05
+    assert ([os.environ.get(name) for name in TASK_VARIABLES], os.sched_getaffinity(0), torch.get_num_threads()) == before
+    assert ranks.pids() == {}
+    ranks.close()
+
+
+def test_what_the_rank_raises_is_a_failure_with_phase_step_and_log(tmp_path: Path) -> None:
+    with start(tmp_path, faults=[{"rank": 0, "step": 0, "kind": "raise"}]) as ranks, pytest.raises(RankFailure) as caught:
+        ranks.ask({"kind": "prepare", "program": "solo", "point": "gpus1"}, [0], 30)
+    error = caught.value.error
+    assert (error.kind, error.rank, error.step) == ("raised", 0, 1)
+    assert error.message == "RuntimeError: fault asked for: rank 0 raises in forward of step 0"
+    assert error.log == str(tmp_path / "logs" / "gpus1-rank0.log")
+    assert "Traceback" in Path(error.log).read_text()
+
+
+def test_a_rank_that_wants_to_leave_does_not_take_the_driver_along(tmp_path: Path) -> None:
+    with start(tmp_path, target=f"{__name__}:leave") as ranks, pytest.raises(RankFailure) as caught:
+        ranks.ask({"kind": "prepare", "program": "solo"}, [0], 30)
+    assert (caught.value.error.kind, caught.value.error.message) == ("exited", "exited with code 0 before the work was done")
+
+
+def test_an_interrupt_of_the_driver_is_no_failure_of_the_rank(tmp_path: Path) -> None:
+    with start(tmp_path, target=f"{__name__}:be_interrupted") as ranks, pytest.raises(Interrupted):
+        ranks.ask({"kind": "prepare", "program": "solo"}, [0], 30)
+
+
+def test_two_ranks_are_refused_in_one_line_that_says_what_to_use(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^launcher=inline runs one rank and 2 were asked for: use launcher=torchrun, or gpus=1$"):
+        InlineLauncher().start(tmp_path / "spec.json", tmp_path, 2, timeout=30)
