@@ -7,6 +7,7 @@ Composes the configuration once, refuses what cannot be served, measures, and re
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import pkgutil
 import secrets
@@ -40,6 +41,7 @@ def main() -> int:
     """Run the command line; in a multirun every job runs and the worst exit code is returned."""
     arguments = sys.argv[1:]
     sys.argv[1:] = arguments + _default_model(arguments)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s: %(message)s")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and the line that a user reads is ours
     codes: list[int] = []
 
@@ -180,7 +182,9 @@ def _publish(result: RunResult, folder: Path, config: RunConfig) -> list[str]:
 
     draw(result, folder)
     write_page(result, folder)
-    settings = tracking.TrackingSettings(enabled=config.tracking.enabled, tracking_uri=config.tracking.uri, experiment=config.tracking.experiment)
+    settings = tracking.TrackingSettings(
+        enabled=config.tracking.enabled, tracking_uri=config.tracking.uri, experiment=config.tracking.experiment, run_name=config.name
+    )
     run_id = tracking.log_run(result, folder, settings)
     return list(tracking.how_to_open(settings, [run_id])) if run_id else []
 

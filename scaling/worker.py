@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Worker", "error_of", "main", "progress_file", "read_progress", "stack_file"]
 
-_SLICE = timedelta(seconds=60)
+_FOREVER = timedelta(days=30)
+"""Ranks wait for as long as the driver lives: its watchdog ends hangs, and names the right rank, which a time-out here would not."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -161,7 +162,7 @@ class Worker:
         program = self._programs[command["program"]]
         self.progress.phase("meet")
         if self._store is not None and len(command["ranks"]) > 1:
-            meet(self._store, str(command["meeting"]), len(command["ranks"]), self.spec.measure.timeout)
+            meet(self._store, str(command["meeting"]), len(command["ranks"]), _FOREVER)
         laps, total = time_steps(program.step, clock_of(self.device), command["drop"], command["steps"], command["seconds"])
         sample = BlockSample(
             launch=command["launch"],
@@ -214,16 +215,10 @@ def _redirect_output(path: Path, current: Path | None) -> Path:
 
 def _next_command(store: Store, rank: int, number: int) -> dict[str, Any]:
     """Sleep in the store's socket until this rank's next command comes."""
-    from torch.distributed import DistStoreError
-
     key = f"command/{rank}/{number}"
-    while True:
-        try:
-            store.wait([key], _SLICE)
-        except DistStoreError:
-            continue
-        command: dict[str, Any] = json.loads(store.get(key))
-        return command
+    store.wait([key], _FOREVER)
+    command: dict[str, Any] = json.loads(store.get(key))
+    return command
 
 
 def _serve(worker: Worker, store: Store, log: Path) -> int:
@@ -242,11 +237,11 @@ def _serve(worker: Worker, store: Store, log: Path) -> int:
             log = _redirect_output(log_file(worker.folder, command["point"], worker.rank), log)
         identity = command["id"]
         try:
-            reply = worker.handle(command)
+            reply = json.dumps(worker.handle(command), allow_nan=False)
         except Exception as error:  # whatever the user's code raises is reported, with its traceback in the log
             _report_failure(error, store, identity, worker.folder, worker.rank, log)
             return 1
-        store.set(f"reply/{identity}/{worker.rank}", json.dumps(reply, allow_nan=False))
+        store.set(f"reply/{identity}/{worker.rank}", reply)
         if store.add(f"replied/{identity}", 1) == len(command["ranks"]):
             store.set(f"done/{identity}", "ok")
 
@@ -276,7 +271,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         worker = Worker(spec_path, folder, rank, local_rank, world_size)
     except Exception as error:  # reported like any other: as the answer to the first command
-        _report_failure(error, control, _next_command(control, rank, 0)["id"], folder, rank, log)
+        _report_failure(error, control, _next_command(control, rank, 0).get("id", 0), folder, rank, log)
         return 1
     return _serve(worker, control, log)
 

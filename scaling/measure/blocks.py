@@ -10,7 +10,7 @@ from torch.distributed import Store
 from scaling.measure.clocks import Clock
 
 
-def meet(store: Store, key: str, ranks: int, timeout: float) -> None:
+def meet(store: Store, key: str, ranks: int, timeout: timedelta) -> None:
     """Return when ``ranks`` callers have come to ``key``.
 
     Ranks sleep in a socket until the last one comes. A collective would do the same by spinning, and on CPU it would
@@ -20,14 +20,14 @@ def meet(store: Store, key: str, ranks: int, timeout: float) -> None:
         store: The store that all ranks share.
         key: A key used for no other meeting.
         ranks: How many come.
-        timeout: Seconds to wait.
+        timeout: How long to wait.
 
     Raises:
         torch.distributed.DistStoreError: Someone did not come in time.
     """
     if store.add(f"meet/{key}", 1) == ranks:
         store.set(f"met/{key}", "")
-    store.wait([f"met/{key}"], timedelta(seconds=timeout))
+    store.wait([f"met/{key}"], timeout)
 
 
 def time_steps(step: Callable[[], None], clock: Clock, drop: int, steps: int, seconds: float) -> tuple[list[float], float]:

@@ -72,7 +72,7 @@ class CudaClock:
 
     @staticmethod
     def _record() -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 

@@ -36,8 +36,8 @@ def describe(rank: int, host: str, device: torch.device, precision: RunningPreci
         torch=torch.__version__,
         python=platform.python_version(),
         cuda=torch.version.cuda,
-        cudnn=str(torch.backends.cudnn.version()) if cuda else None,
-        nccl=".".join(map(str, torch.cuda.nccl.version())) if cuda else None,
+        cudnn=str(torch.backends.cudnn.version()) if cuda else None,  # type: ignore[no-untyped-call]
+        nccl=".".join(map(str, torch.cuda.nccl.version())) if cuda else None,  # type: ignore[no-untyped-call]
         driver=_driver() if cuda else None,
         precision=precision.name,
         precision_notes=tuple(precision.notes),
