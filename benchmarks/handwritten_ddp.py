@@ -18,10 +18,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 
 def main() -> None:
-    port, cores, shape = int(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
+    port, threads, shape = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
     rank = int(os.environ["RANK"])
-    os.sched_setaffinity(0, cores[rank])
-    torch.set_num_threads(len(cores[rank]))
+    torch.set_num_threads(threads)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     config = GPT2Config(

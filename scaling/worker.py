@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from scaling import spec as specs
+from scaling.machine.threads import let_gloo_yield
 from scaling.measure.progress import Progress
 from scaling.measure.progress import read as read_progress
 from scaling.records import BlockSample, PointError
@@ -112,6 +113,7 @@ class Worker:
         store, rank, world_size = next(iter(dist.rendezvous("env://")))
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=dist.PrefixStore("group", store), rank=rank, world_size=world_size)
+        let_gloo_yield()
         return dist.PrefixStore("worker", store)
 
     def _describe(self, command: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,6 +147,7 @@ class Worker:
         else:
             point = self.spec.point(name)
             group = process_group(range(point.gpus), self.world_size, "fake" if kind == "sharded" else None)
+            let_gloo_yield()
             if self.rank >= point.gpus:
                 return {}
             program = self._builder.placed(point, group)
