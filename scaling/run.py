@@ -40,7 +40,7 @@ _FOLDER_BYTES = 50_000_000
 def main() -> int:
     """Run the command line; in a multirun every job runs and the worst exit code is returned."""
     arguments = sys.argv[1:]
-    sys.argv[1:] = arguments + _default_model(arguments)
+    sys.argv[1:] = arguments + _embedded_defaults(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s: %(message)s")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and the line that a user reads is ours
     codes: list[int] = []
@@ -59,14 +59,16 @@ def main() -> int:
     return max(codes, default=OK)
 
 
-def _default_model(arguments: list[str]) -> list[str]:
-    """Choose the tiny model where nobody named one and a CPU process stands in for a card."""
+def _embedded_defaults(arguments: list[str]) -> list[str]:
+    """Choose the tiny model and the quick protocol where nobody named a model and a CPU process stands in for a card."""
     from scaling.machine.cards import visible_cards
 
     named = ("model=", "experiment=", "hardware=", "interconnect=", "device=cuda")
     if any(argument.startswith(named) for argument in arguments):
         return []
-    return [] if visible_cards() and "device=cpu" not in arguments else ["model=gpt_tiny"]
+    if visible_cards() and "device=cpu" not in arguments:
+        return []
+    return ["model=gpt_tiny", *([] if any(argument.startswith("measure=") for argument in arguments) else ["measure=quick"])]
 
 
 def _job(composed: DictConfig) -> int:

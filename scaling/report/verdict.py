@@ -101,7 +101,8 @@ def deliver(point: PointResult) -> str:
     if low is None or high is None:
         return f"{head}; {efficiency}, without an interval that would say how sure this is"
     if high < 1:
-        return f"{head}; {percent(1 - high)} to {percent(1 - low)} is lost, but no single cause stands out from the noise ({efficiency})"
+        lost = percent(1 - times / point.gpus, 1 - high, 1 - low)
+        return f"{head}; {lost} is lost, but no single cause stands out from the noise ({efficiency})"
     if low > 1:
         return f"{head}: more than the sum of the single cards ({efficiency})"
     return f"{head}; no loss distinguishable from noise ({efficiency})"

@@ -62,7 +62,7 @@ def test_a_narrow_interval_around_one_needs_no_more_rounds(make_point, make_resu
 def test_a_loss_without_a_cause_is_a_loss_all_the_same(make_point, make_result):
     shares = {"contention": 0.019, "imbalance": 0.019, "overhead": 0.019, "exposed_communication": 0.019}
     first, *_ = verdict(make_result(make_point(2, shares, 0.01)))
-    assert first.startswith("2 cards deliver 1.85x one card; 7 % to 9 % is lost, but no single cause stands out")
+    assert first.startswith("2 cards deliver 1.85x one card; 8 % (7-9) is lost, but no single cause stands out")
 
 
 def test_more_than_the_sum_of_the_cards_is_said_so(make_point, make_result):
