@@ -1,10 +1,12 @@
 # make run            set up .venv, then measure what this machine's cards deliver together
 # make run ARGS="gpus=2 model=mlp"    the same with overrides
 # make test           set up .venv, then ruff, mypy, import contracts and pytest
+# make faults         the ways to fail that make test leaves out
+# make benchmark      our step time against a hand-written DDP loop
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: help setup run test check format benchmark
+.PHONY: help setup run test faults check format benchmark
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -29,6 +31,9 @@ check: setup
 
 test: check
 	$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+faults: setup
+	$(PYTHON) -m pytest -m faults $(PYTEST_ARGS)
 
 format: setup
 	$(PYTHON) -m ruff check --fix .

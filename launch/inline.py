@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from scaling.errors import Interrupted, RankFailure, UserError
-from scaling.worker import Worker, error_of, log_file
+from scaling.worker import Worker, error_of, log_file, progress_file
 
 _LOOPBACK = "127.0.0.1"
 
@@ -21,6 +21,15 @@ class InlineLauncher:
     """The launcher that ``launcher=inline`` names."""
 
     name = "inline"
+
+    def check(self, world_size: int) -> None:
+        """Refuse more than one rank.
+
+        Raises:
+            UserError: More than one is asked for.
+        """
+        if world_size != 1:
+            raise UserError(f"launcher=inline runs one rank and {world_size} were asked for: use launcher=torchrun, or gpus=1")
 
     def start(self, spec_path: Path, folder: Path, world_size: int, timeout: float) -> InlineRanks:
         """Make the rank in this process.
@@ -35,8 +44,7 @@ class InlineLauncher:
             UserError: More than one rank is asked for.
             RankFailure: The rank could not be made.
         """
-        if world_size != 1:
-            raise UserError(f"launcher=inline runs one rank and {world_size} were asked for: use launcher=torchrun, or gpus=1")
+        self.check(world_size)
         return InlineRanks(spec_path, folder)
 
 
@@ -108,6 +116,7 @@ class InlineRanks:
         if self._worker is not None:
             self._worker.close()
             self._worker = None
+        progress_file(self._folder, 0).unlink(missing_ok=True)
         for name, value in self._environment.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -112,7 +112,18 @@ class ProcessRanks:
             _LOG.warning("process ids %s are stuck in the kernel and could not be ended", sorted(self.pids().values()))
         self._release()
         self._control.close()
+        self._clear_away()
         self._closed = True
+
+    def _clear_away(self) -> None:
+        """Leave nothing but samples in ``ranks/``: what a rank was doing when it hung goes where its other words are."""
+        for rank in self._logs:
+            stacks = stack_file(self._folder, rank)
+            if stacks.exists() and (dump := stacks.read_text(encoding="utf-8", errors="replace")):
+                with self._log(rank).open("a", encoding="utf-8") as log:
+                    log.write(dump)
+            for path in (stacks, progress_file(self._folder, rank)):
+                path.unlink(missing_ok=True)
 
     def _wait(self, identity: int, ranks: Sequence[int], seconds: float) -> PointError | None:
         """Sleep until a command is done; return the first failure, if there was one."""

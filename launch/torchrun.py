@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from launch.control import Control
 from launch.ranks import ProcessRanks
-from scaling.worker import progress_file, stack_file
 
 if TYPE_CHECKING:
     from launch.ranks import Events
@@ -28,6 +27,9 @@ class TorchrunLauncher:
     def __init__(self, module: str = "scaling.worker") -> None:
         self._module = module
 
+    def check(self, world_size: int) -> None:
+        """Accept any number of ranks: how many cards the host has is known before."""
+
     def start(self, spec_path: Path, folder: Path, world_size: int, timeout: float) -> ProcessRanks:
         """Start the ranks; they are still importing when this returns, and the first command waits for them.
 
@@ -44,9 +46,6 @@ class TorchrunLauncher:
 
         for name in ("logs", "ranks"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        for rank in range(world_size):  # an earlier launch's files would be taken for this one's
-            progress_file(folder, rank).unlink(missing_ok=True)
-            stack_file(folder, rank).unlink(missing_ok=True)
         events: Events = queue.SimpleQueue()
         with ExitStack() as undo:  # an error or an interrupt meanwhile leaves nothing behind
             control = Control(events.put)

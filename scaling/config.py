@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -19,6 +19,7 @@ from scaling import paths
 from scaling.errors import UserError
 from scaling.spec import OptimizerName, PrecisionName, Scaling
 
+Schema = TypeVar("Schema")
 _STRICT = ConfigDict(extra="forbid")
 Count = Annotated[int, Field(gt=0, description="a positive integer")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, description="a positive number of seconds")]
@@ -92,8 +93,19 @@ class RunConfig:
     interconnect: Mapping[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlopsConfig:
+    """Everything that ``python -m scaling.flops`` can be told; the comments of ``conf/flops.yaml`` say what each key means."""
+
+    __pydantic_config__ = _STRICT
+    batch_per_card: Count
+    grad_accumulation: Count
+    optimizer: OptimizerName
+    model: Mapping[str, Any]
+
+
 def load(container: Mapping[str, Any]) -> RunConfig:
-    """Validate what Hydra composed.
+    """Validate what Hydra composed from ``conf/run.yaml``.
 
     Args:
         container: The composed configuration as plain values, interpolations resolved.
@@ -101,22 +113,32 @@ def load(container: Mapping[str, Any]) -> RunConfig:
     Raises:
         UserError: A value is not allowed; the line names the key, what was given, what is allowed and an example.
     """
+    return _validated(container, RunConfig, "run")
+
+
+def load_flops(container: Mapping[str, Any]) -> FlopsConfig:
+    """Validate what Hydra composed from ``conf/flops.yaml``; see ``load``."""
+    return _validated(container, FlopsConfig, "flops")
+
+
+def _validated(container: Mapping[str, Any], schema: type[Schema], program: str) -> Schema:
+    adapter = TypeAdapter(schema)
     try:
-        return TypeAdapter(RunConfig).validate_json(json.dumps(container), strict=True)
+        return adapter.validate_json(json.dumps(container), strict=True)
     except ValidationError as error:
-        raise UserError(_first_line(error)) from None
+        raise UserError(_first_line(error, adapter.json_schema(), program)) from None
 
 
-def _first_line(error: ValidationError) -> str:
+def _first_line(error: ValidationError, schema: Mapping[str, Any], program: str) -> str:
     """Turn the first finding into one line; a union reports each branch, the last of which is the plainest."""
     first = error.errors()[0]
     path = [str(part) for part in first["loc"] if not _is_branch(part)]
     key = ".".join(path)
     if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        return unknown_key(key, list(known_keys()))
+        return unknown_key(key, list(known_keys(program)), program)
     given = first.get("input")
     shown = "(blank)" if given == "" else json.dumps(given)
-    allowed = _description(path) or first["msg"]
+    allowed = _description(path, schema) or first["msg"]
     return f"{key}={shown} is not allowed: {key} takes {allowed}. Correct it, or leave it out for the default."
 
 
@@ -125,9 +147,8 @@ def _is_branch(part: int | str) -> bool:
     return isinstance(part, int) or part in {"int", "float", "str", "bool"} or "[" in part
 
 
-def _description(path: list[str]) -> str:
-    """Return what the schema says is allowed at a key, or nothing."""
-    schema: Any = TypeAdapter(RunConfig).json_schema()
+def _description(path: list[str], schema: Mapping[str, Any]) -> str:
+    """Return what the JSON schema says is allowed at a key, or nothing."""
     definitions = schema.get("$defs", {})
     for part in path:
         schema = schema.get("properties", {}).get(part, {})
@@ -144,8 +165,8 @@ def _description(path: list[str]) -> str:
     return " or ".join(kinds[option["type"]] for option in options if option.get("type") in kinds)
 
 
-def known_keys() -> Iterator[str]:
-    """Yield every key and group that the command line knows, dotted."""
+def known_keys(program: str = "run") -> Iterator[str]:
+    """Yield every key and group that the command line of ``scaling.<program>`` knows, dotted."""
     from omegaconf import DictConfig, OmegaConf
 
     def dotted(node: Any, prefix: str) -> Iterator[str]:
@@ -156,12 +177,15 @@ def known_keys() -> Iterator[str]:
             if isinstance(child, dict):
                 yield from dotted(OmegaConf.create(child), f"{name}.")
 
-    root = paths.conf()
-    for key in dotted(OmegaConf.load(root / "run.yaml"), ""):
+    root: Any = OmegaConf.load(paths.conf() / f"{program}.yaml")
+    for key in dotted(root, ""):
         if not key.startswith(("defaults", "hydra")):
             yield key
-    for file in sorted(root.glob("*/*.yaml")):
+    groups = {str(name).removeprefix("optional ") for entry in root["defaults"] if isinstance(entry, DictConfig) for name in entry}
+    for file in sorted(paths.conf().glob("*/*.yaml")):
         group = file.parent.name
+        if group not in groups:
+            continue
         yield group
         if group in {"hardware", "experiment"}:
             continue
@@ -170,27 +194,28 @@ def known_keys() -> Iterator[str]:
             yield from (key for key in dotted(node, f"{group}.") if not key.endswith("defaults"))
 
 
-def unknown_key(key: str, known: list[str]) -> str:
+def unknown_key(key: str, known: list[str], program: str = "run") -> str:
     """Return the line for a key that does not exist, with the nearest one that does."""
     names = sorted(set(known))
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.5) or difflib.get_close_matches(key, [name.rpartition(".")[2] for name in names], n=1)
     near = [name for name in names if name == near[0] or name.endswith(f".{near[0]}")] if near else []
     hint = f"did you mean {near[0]}?" if near else "there is no key of a similar name."
-    return f"{key}: unknown key; {hint} All keys: python -m scaling.run --help"
+    return f"{key}: unknown key; {hint} All keys: python -m scaling.{program} --help"
 
 
-def composition_line(error: Exception, arguments: list[str]) -> str:
+def composition_line(error: Exception, arguments: list[str], program: str = "run") -> str:
     """Return one line for an override that Hydra refused.
 
     Args:
         error: Hydra's exception.
         arguments: The command line, to show what was given.
+        program: The front door, whose keys are searched for the nearest one.
     """
     text = str(error)
     cause = f"{error.__cause__ or ''}"
     if "Could not override" in text or "is not in struct" in text + cause:
         key = text.partition("'")[2].partition("'")[0]
-        return unknown_key(key, list(known_keys()))
+        return unknown_key(key, list(known_keys(program)), program)
     if "Could not find '" in text:
         group, _, choice = text.partition("Could not find '")[2].partition("'")[0].rpartition("/")
         choices = sorted(file.stem for file in (paths.conf() / Path(group)).glob("*.yaml"))
@@ -200,5 +225,5 @@ def composition_line(error: Exception, arguments: list[str]) -> str:
     if "Ambiguous value" in text:
         key, _, value = text.partition("'")[2].partition("'")[0].partition("=")
         return f"{key}={value}: several values; for a list write '{key}=[{value}]', to run each of them add -m"
-    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    first = text.strip().splitlines()[0].rstrip(".") if text.strip() else type(error).__name__
     return f"{' '.join(arguments)}: {first}. Overrides look like key=value; quote values that hold spaces, commas, brackets or '='."

@@ -23,11 +23,17 @@ class Launcher(Protocol):
 
     name: str
 
+    def check(self, world_size: int) -> None:
+        """Refuse, before anything is started, what this launcher cannot start.
+
+        Raises:
+            UserError: It cannot start so many ranks.
+        """
+
     def start(self, spec_path: Path, folder: Path, world_size: int, timeout: float) -> Ranks:
         """Start ranks ``0 .. world_size - 1``.
 
         Raises:
-            UserError: This launcher cannot start so many.
             RankFailure: A rank ended while starting.
         """
 

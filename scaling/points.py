@@ -51,13 +51,13 @@ def resolve(config: RunConfig, machine: Machine, run_id: str) -> RunSpec:
         run_id=run_id,
         device=device,
         workload=WorkloadSpec(
-            model=_target(config.model, "model", drop=("batch_per_card",)),
+            model=target_of(config.model, "model", drop=("batch_per_card",)),
             precision=precision,
             optimizer=config.optimizer,
             learning_rate=config.learning_rate,
             seed=config.seed,
         ),
-        strategy=_target(config.strategy, "strategy"),
+        strategy=target_of(config.strategy, "strategy"),
         scaling=config.scaling,
         solo=_solo_batch(config),
         points=tuple(_point(config, count) for count in counts),
@@ -123,7 +123,17 @@ def _check_named(config: RunConfig, device: str, machine: Machine, most: int) ->
         )
 
 
-def _target(group: Mapping[str, Any], kind: str, drop: tuple[str, ...] = ()) -> TargetSpec:
+def target_of(group: Mapping[str, Any], kind: str, drop: tuple[str, ...] = ()) -> TargetSpec:
+    """Return the callable that a composed group names, with its arguments.
+
+    Args:
+        group: The group's keys.
+        kind: The group's name, for the message.
+        drop: Keys that are not the callable's.
+
+    Raises:
+        UserError: The group has no name or no target.
+    """
     if not isinstance(group.get("_target_"), str) or not isinstance(group.get("name"), str):
         raise UserError(f"{kind}: its YAML needs the keys name and _target_ (a callable such as my_module:my_{kind}); it has {', '.join(sorted(group))}")
     arguments = {key: value for key, value in group.items() if key not in {"name", "_target_", *drop}}
@@ -148,15 +158,24 @@ def _batch(config: RunConfig, samples: int, cards: int, *, weak: bool) -> BatchS
     if rest:
         valid = [divisor for divisor in range(1, samples + 1) if samples % divisor == 0]
         raise UserError(f"{key}={samples} does not divide over gpus={cards}; with this batch gpus may be {', '.join(map(str, valid))}")
-    micro, rest = divmod(per_rank, config.grad_accumulation)
-    if rest or micro == 0:
-        raise UserError(f"grad_accumulation={config.grad_accumulation} does not divide the {per_rank} samples a card; choose a divisor of {per_rank}")
     return BatchSpec(
         batch_global=per_rank * cards,
         batch_per_data_rank=per_rank,
-        micro_batch=micro,
+        micro_batch=micro_batch_of(per_rank, config.grad_accumulation),
         grad_accumulation=config.grad_accumulation,
     )
+
+
+def micro_batch_of(samples: int, grad_accumulation: int) -> int:
+    """Return the samples of one forward pass, of a card that does so many in ``grad_accumulation`` passes.
+
+    Raises:
+        UserError: They do not divide.
+    """
+    micro, rest = divmod(samples, grad_accumulation)
+    if rest or micro == 0:
+        raise UserError(f"grad_accumulation={grad_accumulation} does not divide the {samples} samples a card; choose a divisor of {samples}")
+    return micro
 
 
 def _point(config: RunConfig, gpus: int) -> PointSpec:

@@ -7,8 +7,6 @@ Composes the configuration once, refuses what cannot be served, measures, and re
 from __future__ import annotations
 
 import functools
-import logging
-import os
 import pkgutil
 import secrets
 import signal
@@ -19,12 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import hydra
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from scaling import paths
-from scaling.config import RunConfig, composition_line, load
+from scaling import front_door
+from scaling.config import RunConfig, load
 from scaling.errors import Interrupted, UserError
 from scaling.points import Machine, expected_seconds, resolve
 
@@ -33,30 +27,12 @@ if TYPE_CHECKING:
     from scaling.records import RunResult
     from scaling.spec import RunSpec
 
-OK, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 _FOLDER_BYTES = 50_000_000
 
 
 def main() -> int:
     """Run the command line; in a multirun every job runs and the worst exit code is returned."""
-    arguments = sys.argv[1:]
-    sys.argv[1:] = arguments + _embedded_defaults(arguments)
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s: %(message)s")
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and the line that a user reads is ours
-    codes: list[int] = []
-
-    @hydra.main(config_path=str(paths.conf()), config_name="run", version_base="1.3")
-    def job(composed: DictConfig) -> None:
-        codes.append(_job(composed))
-
-    try:
-        job()
-    except (hydra.errors.HydraException, OmegaConfBaseException) as error:
-        print(f"refused: {composition_line(error, arguments)}", file=sys.stderr)
-        return REFUSED
-    except Interrupted:
-        return INTERRUPTED
-    return max(codes, default=OK)
+    return front_door.serve("run", lambda container: run(load(container), container), _embedded_defaults)
 
 
 def _embedded_defaults(arguments: list[str]) -> list[str]:
@@ -71,21 +47,7 @@ def _embedded_defaults(arguments: list[str]) -> list[str]:
     return ["model=gpt_tiny", *([] if any(argument.startswith("measure=") for argument in arguments) else ["measure=quick"])]
 
 
-def _job(composed: DictConfig) -> int:
-    """Serve one composed configuration."""
-    try:
-        container = OmegaConf.to_container(composed, resolve=True)
-        assert isinstance(container, dict)  # a job's configuration is a mapping: run.yaml is one
-        return run(load({str(key): value for key, value in container.items()}), container)
-    except OmegaConfBaseException as error:
-        print(f"refused: {str(error).splitlines()[0]}", file=sys.stderr)
-        return REFUSED
-    except UserError as error:
-        print(f"refused: {error}", file=sys.stderr)
-        return REFUSED
-
-
-def run(config: RunConfig, container: Mapping[Any, Any]) -> int:
+def run(config: RunConfig, container: Mapping[str, Any]) -> int:
     """Measure one curve and report it.
 
     Args:
@@ -107,6 +69,7 @@ def run(config: RunConfig, container: Mapping[Any, Any]) -> int:
     machine = look()
     spec = resolve(config, machine, run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}")
     launcher = _launcher(config)
+    launcher.check(spec.world_size)
     _preflight(Path(config.output))
     _check_model(spec)
     console = open_console(sys.stdout)
@@ -114,7 +77,7 @@ def run(config: RunConfig, container: Mapping[Any, Any]) -> int:
     if config.dry_run:
         for line in _dry_run(spec, launcher):
             console.print(line, soft_wrap=True)
-        return OK
+        return front_door.OK
     folder = run_folder(Path(config.output), config.name or f"{spec.workload.model.name}-{spec.strategy.name}-{spec.workload.precision}", now)
     write_config(container, folder)
     progress = Progress(console)
@@ -127,7 +90,7 @@ def run(config: RunConfig, container: Mapping[Any, Any]) -> int:
     show(result, console, folder, closing)
     if result.interrupted:
         raise Interrupted(signal.SIGINT)
-    return OK if all(point.status == "ok" for point in result.points) else FAILED
+    return front_door.OK if all(point.status == "ok" for point in result.points) else front_door.FAILED
 
 
 def look() -> Machine:
@@ -152,7 +115,7 @@ def look() -> Machine:
 
 
 def _measure(
-    spec: RunSpec, folder: Path, launcher: Launcher, progress: Any, machine: Machine, config: RunConfig, container: Mapping[Any, Any], now: datetime
+    spec: RunSpec, folder: Path, launcher: Launcher, progress: Any, machine: Machine, config: RunConfig, container: Mapping[str, Any], now: datetime
 ) -> RunResult:
     """Measure, and write ``result.json`` before anything else is asked for anything."""
     from scaling.assemble import assemble, enough
@@ -169,8 +132,8 @@ def _measure(
         launcher=launcher.name,
         interconnect=machine.interconnect,
         created=now.isoformat(timespec="seconds"),
-        command=["python", "-m", "scaling.run", *sys.argv[1:]],
-        config={str(key): value for key, value in container.items()},
+        command=front_door.command_line("run"),
+        config=container,
     )
     write_result(result, folder)
     return result

@@ -171,7 +171,7 @@ class Worker:
             launch=command["launch"],
             round=command["round"],
             rung=command["rung"],
-            point=command["point"],
+            point="" if command["rung"] == "solo" else command["point"],
             rank=self.rank,
             host=self.host,
             samples_per_step=program.samples_per_step,

@@ -1,4 +1,4 @@
-"""The ladder of a point: aggregate model FLOP/s of each rung in each complete round (design section 2)."""
+"""The ladder of a point: aggregate model FLOP/s of each rung in each complete round (``docs/metrics.md``)."""
 
 from __future__ import annotations
 

@@ -87,6 +87,7 @@ class Session:
         self.samples: list[BlockSample] = []
         self.preparation = Preparation()
         self._world = max(point.gpus for point in points)
+        self._alone = next((point.name for point in points if point.gpus == 1), "")
         self._meeting = itertools.count()
         self._step_seconds: dict[tuple[str, str, int], float] = {}
         self._blocks_timed: list[float] = []
@@ -218,7 +219,7 @@ class Session:
             "launch": self.launch,
             "round": number,
             "rung": block.rung,
-            "point": block.point,
+            "point": block.point or (self._alone if block.ranks == (0,) else ""),  # the point of one card is card 0 alone
             "program": block.program,
             "ranks": list(block.ranks),
             "meeting": f"{self.launch}.{next(self._meeting)}",

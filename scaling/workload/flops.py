@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import copy
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from scaling.records import FlopCount
 from scaling.workload.arithmetic import is_arithmetic
 from scaling.workload.flop_formulas import FORMULAS, KERNEL_RECOMPUTATION
-from scaling.workload.task import Batch, Task
-
-logger = logging.getLogger(__name__)
+from scaling.workload.rehearsal import rehearse
+from scaling.workload.task import Task
 
 
 class FlopLedger(FlopCounterMode):
     """torch's counter, with our formulas, three accounts instead of one total, and a list of what has no formula.
 
     Attributes:
-        phase: ``forward`` until the loss is known, ``backward`` after that; set by the caller.
+        phase: ``forward`` until the loss is known, ``backward`` after that; set by ``rehearse``.
         flops: FLOPs by account: ``forward``, ``backward`` and ``recomputed``.
         uncounted: Names of operators that did arithmetic and have no formula.
     """
@@ -59,9 +53,7 @@ class FlopLedger(FlopCounterMode):
 def count_step(task: Task, micro_batch: int, grad_accumulation: int, device: torch.device | str) -> FlopCount:
     """Count one training step of the unsharded workload; the optimizer's elementwise work is not counted.
 
-    One micro-batch is counted and multiplied. It runs on a copy of the model: first one without data (``FakeTensorMode``:
-    shapes only, no memory, no time), and where that is not possible (control flow that depends on values, an operator
-    without a shape rule) a real one. ``task.module``, its gradients, its mode and the random state stay as they are.
+    One micro-batch is counted and multiplied, on a copy of the model; see ``rehearse``.
 
     Args:
         task: The workload; its module must lie on ``device``.
@@ -69,15 +61,7 @@ def count_step(task: Task, micro_batch: int, grad_accumulation: int, device: tor
         grad_accumulation: Forward and backward passes of the step.
         device: Where the step runs.
     """
-    with _side_effects_undone(device):
-        try:
-            fake = FakeTensorMode()
-            with FakeCopyMode(fake):
-                twin = copy.deepcopy(task.module)
-            ledger = _count(task, twin, micro_batch, lambda tensor: fake.from_tensor(tensor.to(device)), fake)
-        except Exception as error:  # whatever the reason, the real pass has the last word
-            logger.debug("counting without data is not possible (%s): counting a real step", error)
-            ledger = _count(task, copy.deepcopy(task.module), micro_batch, lambda tensor: tensor.to(device), nullcontext())
+    ledger = rehearse(task, micro_batch, device, lambda _: FlopLedger())
     return FlopCount(
         forward=grad_accumulation * ledger.flops["forward"],
         backward=grad_accumulation * ledger.flops["backward"],
@@ -85,32 +69,6 @@ def count_step(task: Task, micro_batch: int, grad_accumulation: int, device: tor
         uncounted_ops=tuple(sorted(ledger.uncounted)),
         parameters=sum(parameter.numel() for parameter in task.module.parameters()),  # parameters() yields a tied weight once
     )
-
-
-def _count(task: Task, module: nn.Module, micro_batch: int, place: Callable[[Tensor], Tensor], mode: AbstractContextManager[object]) -> FlopLedger:
-    """Run one forward and backward of ``module`` under ``mode`` and return what was booked."""
-    module.train()
-    generator = torch.Generator().manual_seed(0)
-    batch: Batch = {key: place(value) for key, value in task.make_batch(micro_batch, generator).items()}
-    ledger = FlopLedger()
-    with mode, ledger, torch.enable_grad():
-        loss = task.loss(module, batch)
-        ledger.phase = "backward"
-        torch.autograd.backward(loss)
-    return ledger
-
-
-@contextmanager
-def _side_effects_undone(device: torch.device | str) -> Iterator[None]:
-    """Keep the random state, and leave torch's fused encoder layer off: it is one operator without a formula."""
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    cards = [torch.device(device)] if torch.device(device).type == "cuda" else []
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.random.fork_rng(devices=cards):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 def _touches_sparse(args: Any) -> bool:

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scaling.workload.task import Batch, Task
+from scaling.workload.task import Batch, Count, Task
 
 MASKED_SHARE = 0.15  # of the positions: Devlin et al. 2019, arXiv 1810.04805, section 3.1
 IGNORED = -100  # the label that cross_entropy leaves out by default
 
 
-def gpt(layers: int, hidden: int, heads: int, seq: int, vocab: int) -> Task:
+def gpt(layers: Count, hidden: Count, heads: Count, seq: Count, vocab: Count) -> Task:
     """Return a GPT-2 decoder that predicts the next token at each of ``seq`` positions; the head shares the embedding's weight.
 
     Args:
@@ -46,7 +46,7 @@ def gpt(layers: int, hidden: int, heads: int, seq: int, vocab: int) -> Task:
     return Task(GPT2LMHeadModel(config), make_batch, _token_loss, tokens_per_sample=seq)
 
 
-def bert(layers: int, hidden: int, heads: int, intermediate: int, seq: int, vocab: int) -> Task:
+def bert(layers: Count, hidden: Count, heads: Count, intermediate: Count, seq: Count, vocab: Count) -> Task:
     """Return a BERT encoder that predicts masked tokens; the head shares the embedding's weight.
 
     Args:

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scaling.workload.task import Batch, Task
+from scaling.workload.task import Batch, Count, Task
 
 
-def mlp(width: int, depth: int, classes: int) -> Task:
+def mlp(width: Count, depth: Count, classes: Count) -> Task:
     """Return a perceptron of ``depth`` hidden layers with ReLU between them.
 
     Args:

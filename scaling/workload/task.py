@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pkgutil
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 from torch import Tensor, nn
 
 from scaling.errors import UserError
 from scaling.spec import TargetSpec
 
 Batch = Mapping[str, Tensor]
+Count = Annotated[int, Field(gt=0)]
+"""A size in a factory's signature: what is no positive integer is refused before any process starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ def build_task(model: TargetSpec, seed: int) -> Task:
 
 
 def check_model(model: TargetSpec) -> None:
-    """Check, without building anything, that the factory exists and takes the arguments.
+    """Check, without building anything, that the factory exists and takes the arguments, as far as its annotations say.
 
     Raises:
         UserError: It does not.
@@ -90,10 +95,10 @@ def _resolve(model: TargetSpec) -> Callable[..., Any]:
 
 
 def _check_arguments(model: TargetSpec, factory: Callable[..., Any]) -> None:
-    """Tell wrong argument names apart from errors inside the factory.
+    """Tell wrong arguments apart from errors inside the factory.
 
     Raises:
-        UserError: An argument is unknown or a required one is missing.
+        UserError: An argument is unknown, a required one is missing, or a value is not of the annotated type.
     """
     signature = inspect.signature(factory)
     try:
@@ -102,6 +107,31 @@ def _check_arguments(model: TargetSpec, factory: Callable[..., Any]) -> None:
         given = ", ".join(model.arguments) or "none"
         allowed = ", ".join(str(parameter).split(":")[0] for parameter in signature.parameters.values()) or "none"
         raise UserError(f"model {model.name}: {error}; arguments given: {given}; {model.target} takes: {allowed}") from error
+    for name, annotation in _annotations(factory).items():
+        if name in model.arguments:
+            _check_value(f"model.{name}", model.arguments[name], annotation)
+
+
+def _annotations(factory: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the factory's annotations; none where they cannot be evaluated, as names imported for a type checker only."""
+    try:
+        return get_type_hints(factory, include_extras=True)
+    except (NameError, TypeError):
+        return {}
+
+
+def _check_value(key: str, value: Any, annotation: Any) -> None:
+    """Check one value against an annotation; a type that JSON cannot express allows everything.
+
+    Raises:
+        UserError: The value is not of that type.
+    """
+    try:
+        TypeAdapter(annotation).validate_json(json.dumps(value), strict=True)
+    except PydanticUserError:
+        return
+    except ValidationError as error:
+        raise UserError(f"{key}={json.dumps(value)} is not allowed: {error.errors()[0]['msg'].replace('Input', 'it')}") from error
 
 
 def _one_line(error: Exception) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from scaling.workload.task import Batch, Task
+from scaling.workload.task import Batch, Count, Task
 
 WIDTH = 8  # features of each layer: a product of microseconds
 NAP_SECONDS = 0.05  # of a hanging rank: short, so that signals are handled at once
@@ -156,9 +156,9 @@ class TimedModule(nn.Module):
 def timed(
     forward_seconds: float = 0.05,
     backward_seconds: float = 0.05,
-    layers: int = 2,
+    layers: Count = 2,
     proportional: bool = False,
-    reference_batch: int = 1,
+    reference_batch: Count = 1,
     delays: Sequence[Mapping[str, Any]] = (),
     faults: Sequence[Mapping[str, Any]] = (),
 ) -> Task:

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scaling.workload.task import Batch, Task
+from scaling.workload.task import Batch, Count, Task
 
 
-def resnet50(image: int, classes: int) -> Task:
+def resnet50(image: Count, classes: Count) -> Task:
     """Return ResNet-50 v1.5 (stride in the 3x3 convolution) for classification.
 
     Args:

@@ -22,6 +22,9 @@ def make(width):
 def no_task():
     return nn.Linear(1, 1)
 
+def for_type_checkers(width: "Unknown"):
+    return make(width)
+
 number = 7
 """
 
@@ -88,3 +91,25 @@ def test_a_factory_that_refuses_its_values_is_named_with_them(user_file: str, ta
         build_task(spec(target, **arguments), seed=0)
     assert expected in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"width": 0, "depth": 1, "classes": 2}, "model.width=0 is not allowed: it should be greater than 0"),
+        ({"width": 4, "depth": "x", "classes": 2}, 'model.depth="x" is not allowed: it should be a valid integer'),
+        ({"width": 4, "depth": 1, "classes": 2.5}, "model.classes=2.5 is not allowed: it should be a valid integer"),
+        ({"width": True, "depth": 1, "classes": 2}, "model.width=true is not allowed"),
+        ({"width": None, "depth": 1, "classes": 2}, "model.width=null is not allowed"),
+    ],
+)
+def test_a_value_that_is_not_of_the_annotated_type_is_refused_before_anything_is_built(arguments: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        check_model(spec("scaling.workload.perceptron:mlp", **arguments))
+    assert expected in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_factory_without_annotations_or_with_those_of_a_type_checker_only_takes_what_it_is_given(user_file: str) -> None:
+    check_model(spec(f"{user_file}:make", width="any"))
+    check_model(spec(f"{user_file}:for_type_checkers", width="any"))

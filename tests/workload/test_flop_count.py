@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from scaling.records import FlopCount
-from scaling.workload import flops
+from scaling.workload import rehearsal
 from scaling.workload.flops import count_step
 from scaling.workload.language import gpt
 from scaling.workload.task import Task
@@ -40,7 +40,7 @@ def without_fake_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_mode: object) -> None:
         raise RuntimeError("no fake tensors in this test")
 
-    monkeypatch.setattr(flops, "FakeCopyMode", refuse)
+    monkeypatch.setattr(rehearsal, "FakeCopyMode", refuse)
 
 
 class TestLinear:

@@ -71,7 +71,7 @@ def test_a_shipped_model_is_counted_without_gaps_at_its_own_size(name: str) -> N
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_model_is_counted_from_shapes_alone(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, logger="scaling.workload.flops"):
+    with caplog.at_level(logging.DEBUG, logger="scaling.workload.rehearsal"):
         count_step(tiny(name), 2, 1, "cpu")
     assert caplog.messages == []  # a real step would be logged
 
