@@ -169,3 +169,10 @@ def test_progress_in_a_terminal_redraws_one_line_without_a_thread(terminal):
     assert "measuring  round 1/1  solo  block 1/2  about 3 min left" in plain
     assert "measuring  round 1/1  parallel  gpus2  block 2/2  about 3 s left" in plain
     assert "a line that stays" in plain
+
+
+def test_what_the_input_costs_has_a_column_of_its_own_where_it_was_measured(make_point, make_result):
+    fed = {"share": 0.4, "share_low": 0.35, "share_high": 0.45, "step_seconds": 0.2, "wait_seconds_per_rank": (0.0, 0.1), "workers": 0, "pin_memory": False}
+    table = loss_table(make_result(make_point(2, {"overhead": 0.1}, input=fed)))
+    assert dict(zip(table.headings, table.rows[0], strict=True))["input, on top"] == "40 % (35-45)"
+    assert "input, on top" not in loss_table(make_result(make_point(2, {"overhead": 0.1}))).headings
