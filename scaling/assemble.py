@@ -16,6 +16,7 @@ from scaling.catalogue.load import load_cards
 from scaling.catalogue.peaks import missing_peak_message, peak, total, utilisation
 from scaling.catalogue.recognise import recognise, unknown_card_message
 from scaling.experiment import Measurement
+from scaling.footprint import footprint, too_large_for_one_card
 from scaling.records import Baseline, BlockSample, CardInfo, Peak, PointResult, RankReport, RunResult
 from scaling.spec import PointSpec, RunSpec
 
@@ -29,23 +30,24 @@ class _Cards:
     notes: tuple[str, ...]
 
 
-def facts_of(spec: RunSpec, point: PointSpec, flops_per_solo_step: int) -> PointFacts:
-    """Return the work of a point's step.
+def facts_of(spec: RunSpec, point: PointSpec, flops_per_solo_step: int, samples: Sequence[BlockSample]) -> PointFacts:
+    """Return the work of a point's step, and each rank's part of it, which the ranks state in their samples where parts differ.
 
     FLOPs are proportional to samples. Where none could be counted, samples take their place: efficiency and shares are
     ratios and do not depend on the unit of work.
     """
+    stated = {sample.rank: sample.work_share for sample in samples if sample.point == point.name and sample.work_share is not None}
     solo = flops_per_solo_step or spec.solo.batch_global
     return PointFacts(
         flops_per_step=solo * point.batch.batch_global // spec.solo.batch_global,
         flops_per_solo_step=solo,
-        work_shares=(1 / point.gpus,) * point.gpus,
+        work_shares=tuple(stated[rank] for rank in range(point.gpus)) if len(stated) == point.gpus else (1 / point.gpus,) * point.gpus,
     )
 
 
 def enough(spec: RunSpec, samples: Sequence[BlockSample], points: Sequence[PointSpec]) -> bool:
     """Tell whether every point's efficiency is known to ``measure.half_width``; ratios need no FLOPs."""
-    return analysis_enough(samples, points, {point.name: facts_of(spec, point, 0) for point in points}, spec.measure)
+    return analysis_enough(samples, points, {point.name: facts_of(spec, point, 0, samples) for point in points}, spec.measure)
 
 
 def assemble(
@@ -64,7 +66,7 @@ def assemble(
     """
     reports = measured.preparation.reports
     flops = measured.preparation.flops
-    facts = {point.name: facts_of(spec, point, flops.model if flops else 0) for point in spec.points}
+    facts = {point.name: facts_of(spec, point, flops.model if flops else 0, measured.samples) for point in spec.points}
     return RunResult(
         run_id=spec.run_id,
         created=created,
@@ -83,26 +85,34 @@ def _baseline(spec: RunSpec, measured: Measurement) -> Baseline | None:
         return None
     names = {report.rank: report.card.name for report in measured.preparation.reports}
     rates = card_rates(measured.samples, flops.model, names)
-    return Baseline(kind="solo", micro_batch=spec.solo.micro_batch, cards=rates) if rates else None
+    plan = measured.preparation.solo
+    if plan is None or not rates:
+        return None
+    return Baseline(kind="extrapolated" if plan.argument else "solo", micro_batch=plan.micro_batch, cards=rates)
 
 
 def _point(spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointFacts, launcher: str, interconnect: str | None) -> PointResult:
     preparation = measured.preparation
     reports = preparation.reports[: point.gpus]
-    estimate = reduce_point(measured.samples, point, facts, spec.measure.seed)
-    error = measured.errors.get(point.name)
+    unfit = too_large_for_one_card(spec, point, preparation)
+    estimate = reduce_point([] if unfit else measured.samples, point, facts, spec.measure.seed, measured.probes)
+    error = measured.errors.get(point.name) or unfit
     status: Literal["ok", "failed"] = "failed" if error or not estimate.rounds else "ok"
     precision = reports[0].precision if reports else spec.workload.precision
     notes = [*preparation.notes.get(point.name, ()), *estimate.notes, *(reports[0].precision_notes if reports else ())]
     if error and estimate.rounds:
         notes.append(f"figures are from the {estimate.rounds} complete rounds before the failure")
+    if point.pp > 1:
+        notes.append("late_arrival_seconds withheld: the stages of a pipeline meet at no common point; their waits are in bubble")
     if measured.interrupted:
         notes.append(f"the run was interrupted after {estimate.rounds} complete rounds")
     if spec.measure.oversubscribe and spec.device == "cpu" and len({core for cores in spec.affinity for core in cores}) < len(spec.affinity):
         notes.append("oversubscribed: there were more ranks than cores, so ranks shared cores")
     cards = _cards([report.card for report in reports], precision) if spec.device == "cuda" else _Cards(hardware=None, peak=None, notes=())
     rate, rate_notes = _rates(spec, point, measured, facts, estimate, cards)
+    held, held_notes = footprint(spec, point, preparation)
     batch = point.batch
+    alone = preparation.solo if point.gpus == 1 and preparation.solo else batch
     return PointResult(
         status=status,
         error=error,
@@ -118,8 +128,8 @@ def _point(spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointF
         hardware=cards.hardware,
         precision=precision,
         optimizer=spec.workload.optimizer,
-        recompute="none",
-        compile=False,
+        recompute=spec.workload.recompute,
+        compile=spec.workload.compile,
         launcher=launcher,
         scaling=spec.scaling,
         step_kind=spec.workload.step_kind,
@@ -132,12 +142,13 @@ def _point(spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointF
         pp=point.pp,
         batch_per_card=point.batch_per_card,
         batch_per_data_rank=batch.batch_per_data_rank,
-        micro_batch=batch.micro_batch,
+        micro_batch=alone.micro_batch,
         batch_global=batch.batch_global,
-        grad_accumulation=batch.grad_accumulation,
+        grad_accumulation=alone.grad_accumulation,
         warmup_steps=preparation.warmup_steps.get(point.name, 0),
-        notes=tuple(dict.fromkeys([*notes, *cards.notes, *rate_notes])),
+        notes=tuple(dict.fromkeys([*notes, *held_notes, *cards.notes, *rate_notes])),
         **rate,
+        **held,
     )
 
 
@@ -164,6 +175,8 @@ def _rates(
         "scaling_efficiency_high": efficiency_high,
         "loss": estimate.loss,
         "loss_interval": estimate.loss_interval,
+        "input": _input(spec, estimate),
+        "late_arrival_seconds": estimate.late_arrival_seconds,
         "slowest": estimate.slowest,
     }
     if flops is None or flops.model == 0:
@@ -194,6 +207,22 @@ def _rates(
     if cards.peak is not None:
         figures |= {"peak_gflops_total": cards.peak.gflops, "peak_dtype": cards.peak.dtype, "peak_source": cards.peak.source}
     return figures, notes
+
+
+def _input(spec: RunSpec, estimate: PointEstimate) -> dict[str, Any] | None:
+    fed = estimate.input
+    if fed is None:
+        return None
+    low, high = fed.interval or (None, None)
+    return {
+        "share": fed.share,
+        "share_low": low,
+        "share_high": high,
+        "step_seconds": fed.step_seconds,
+        "wait_seconds_per_rank": fed.wait_seconds,
+        "workers": spec.input.workers,
+        "pin_memory": spec.input.pin_memory and spec.device == "cuda",
+    }
 
 
 def _cards(cards: Sequence[CardInfo], precision: str) -> _Cards:

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from scaling import paths
 from scaling.errors import UserError
-from scaling.spec import OptimizerName, PrecisionName, Scaling
+from scaling.spec import OptimizerName, PrecisionName, RecomputeName, Scaling
 
 Schema = TypeVar("Schema")
 _STRICT = ConfigDict(extra="forbid")
@@ -52,6 +52,27 @@ class MeasureConfig:
     timeout: Seconds
     budget_seconds: Seconds
     oversubscribe: bool
+    memory_limit_gb: Annotated[float, Field(gt=0, allow_inf_nan=False, description="a positive number of GB, or null for what the card has")] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputDelayConfig:
+    """One entry of ``input.delays``."""
+
+    __pydantic_config__ = _STRICT
+    rank: Annotated[int, Field(ge=0, description="a rank, from 0")]
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False, description="0 or a positive number of seconds")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputConfig:
+    """Group ``input``; ``scaling.spec.InputSpec`` documents each key."""
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["synthetic", "loader"]
+    workers: Annotated[int, Field(ge=0, description="0 or a positive integer")]
+    pin_memory: bool
+    delays: tuple[InputDelayConfig, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +100,8 @@ class RunConfig:
     grad_accumulation: Count
     optimizer: OptimizerName
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False, description="a positive, finite number such as 1e-4")]
+    recompute: RecomputeName
+    compile: bool
     seed: Annotated[int, Field(ge=0, description="0 or a positive integer")]
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", description="letters, digits, '.', '_' and '-'")] | None
     output: Annotated[str, Field(min_length=1, description="a folder")]
@@ -88,6 +111,7 @@ class RunConfig:
     strategy: Mapping[str, Any]
     launcher: Mapping[str, Any]
     precision: PrecisionConfig
+    input: InputConfig
     measure: MeasureConfig
     hardware: Mapping[str, Any] | None = None
     interconnect: Mapping[str, Any] | None = None

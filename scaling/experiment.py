@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Protocol
 
 from scaling import spec as specs
+from scaling.analysis.probes import ProbeSample
 from scaling.errors import Interrupted, RankFailure
+from scaling.measure.preparation import Preparation
+from scaling.measure.ranks import Observer, Ranks
 from scaling.measure.rounds import rounds_needed
-from scaling.measure.session import Observer, Preparation, Ranks, Session
+from scaling.measure.session import Session
 from scaling.records import BlockSample, PointError
 from scaling.spec import PointSpec, RunSpec
 
@@ -49,6 +52,7 @@ class Measurement:
     """
 
     samples: list[BlockSample] = field(default_factory=list)
+    probes: list[ProbeSample] = field(default_factory=list)
     preparation: Preparation = field(default_factory=Preparation)
     errors: dict[str, PointError] = field(default_factory=dict)
     launches: int = 0
@@ -134,6 +138,7 @@ def _launch(
     finally:
         if session is not None:
             result.samples.extend(session.samples)
+            result.probes.extend(session.probes)
         if ranks is not None:
             ranks.close()
 
@@ -146,10 +151,14 @@ def _points_of(error: PointError, affected: Sequence[str], spec: RunSpec) -> lis
 def _merge(known: Preparation, new: Preparation) -> None:
     """Add what a later launch says to what the first one said."""
     known.flops = known.flops or new.flops
+    known.solo = known.solo or new.solo
+    known.fits_one_card = known.fits_one_card and new.fits_one_card
     known.tokens_per_sample = known.tokens_per_sample or new.tokens_per_sample
     if len(new.reports) > len(known.reports):
         known.reports = new.reports
     known.unproven |= new.unproven
+    known.collectives |= new.collectives
+    known.memory |= new.memory
     for name, steps in new.warmup_steps.items():
         known.warmup_steps[name] = min(steps, known.warmup_steps.get(name, steps))
     for name, notes in new.notes.items():

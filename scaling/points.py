@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scaling.config import RunConfig
+from scaling.degrees import resolve_degrees
 from scaling.errors import UserError
 from scaling.machine.host import core_sets
-from scaling.spec import BatchSpec, MeasureSpec, PointSpec, RunSpec, TargetSpec, WorkloadSpec
+from scaling.spec import AXES, BatchSpec, InputDelay, InputSpec, MeasureSpec, PointSpec, RunSpec, TargetSpec, TensorSpec, WorkloadSpec
 
 _BY_DEVICE = {"cpu": {"block_seconds": 0.5, "soak_seconds": 0.0}, "cuda": {"block_seconds": 2.0, "soak_seconds": 30.0}}
 """Protocol numbers that depend on the device: GPUs need longer blocks and settle with heat."""
+_TENSOR_KEYS = ("tp_plan", "tp_sequence_plan", "tp_preparation")
+"""Keys of a model's YAML that are for the strategy and not for the model's factory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +54,23 @@ def resolve(config: RunConfig, machine: Machine, run_id: str) -> RunSpec:
         run_id=run_id,
         device=device,
         workload=WorkloadSpec(
-            model=target_of(config.model, "model", drop=("batch_per_card",)),
+            model=target_of(config.model, "model", drop=("batch_per_card", *_TENSOR_KEYS)),
             precision=precision,
             optimizer=config.optimizer,
             learning_rate=config.learning_rate,
             seed=config.seed,
+            recompute=config.recompute,
+            compile=config.compile,
+            tensor=_tensor(config.model),
         ),
-        strategy=target_of(config.strategy, "strategy"),
+        strategy=target_of(config.strategy, "strategy", drop=AXES),
         scaling=config.scaling,
         solo=_solo_batch(config),
         points=tuple(_point(config, count) for count in counts),
         measure=_measure(config, device),
         threads_per_rank=cores.threads_per_rank,
         affinity=cores.affinity if device == "cpu" else (),
+        input=_input(config, max(counts)),
     )
 
 
@@ -140,6 +147,14 @@ def target_of(group: Mapping[str, Any], kind: str, drop: tuple[str, ...] = ()) -
     return TargetSpec(name=group["name"], target=group["_target_"], arguments=arguments)
 
 
+def _tensor(model: Mapping[str, Any]) -> TensorSpec:
+    for key in _TENSOR_KEYS[:2]:
+        plan = model.get(key) or {}
+        if not isinstance(plan, Mapping) or not all(isinstance(style, str) for style in plan.values()):
+            raise UserError(f"model.{key} must map layer names to styles, for example {{'blocks.*.up': colwise}}; it is {plan!r}")
+    return TensorSpec(plan=model.get("tp_plan") or {}, sequence_plan=model.get("tp_sequence_plan") or {}, preparation=model.get("tp_preparation") or "")
+
+
 def _global_batch(config: RunConfig) -> int:
     if config.batch_global is None:
         raise UserError("scaling=strong keeps the samples of a step over all cards: say how many, for example scaling=strong batch_global=64")
@@ -148,22 +163,14 @@ def _global_batch(config: RunConfig) -> int:
 
 def _solo_batch(config: RunConfig) -> BatchSpec:
     """Weak: one card's batch. Strong: the whole global batch."""
-    return _batch(config, config.batch_per_card if config.scaling == "weak" else _global_batch(config), cards=1, weak=True)
+    return _batch(config, config.batch_per_card if config.scaling == "weak" else _global_batch(config), groups=1)
 
 
-def _batch(config: RunConfig, samples: int, cards: int, *, weak: bool) -> BatchSpec:
-    """Split samples over cards and micro-batches; ``weak`` says whether ``samples`` is a card's or everybody's."""
-    key = "batch_per_card" if config.scaling == "weak" else "batch_global"
-    per_rank, rest = (samples, 0) if weak else divmod(samples, cards)
-    if rest:
-        valid = [divisor for divisor in range(1, samples + 1) if samples % divisor == 0]
-        raise UserError(f"{key}={samples} does not divide over gpus={cards}; with this batch gpus may be {', '.join(map(str, valid))}")
-    return BatchSpec(
-        batch_global=per_rank * cards,
-        batch_per_data_rank=per_rank,
-        micro_batch=micro_batch_of(per_rank, config.grad_accumulation),
-        grad_accumulation=config.grad_accumulation,
-    )
+def _batch(config: RunConfig, samples: int, groups: int) -> BatchSpec:
+    """Split the samples of a step over data-parallel groups and micro-batches."""
+    of_group = samples // groups
+    micro = micro_batch_of(of_group, config.grad_accumulation)
+    return BatchSpec(batch_global=samples, batch_per_data_rank=of_group, micro_batch=micro, grad_accumulation=config.grad_accumulation)
 
 
 def micro_batch_of(samples: int, grad_accumulation: int) -> int:
@@ -179,13 +186,33 @@ def micro_batch_of(samples: int, grad_accumulation: int) -> int:
 
 
 def _point(config: RunConfig, gpus: int) -> PointSpec:
+    degrees = resolve_degrees(config.strategy, gpus)
+    samples = _samples(config, gpus)
+    batch = _batch(config, samples, degrees["dp_replicate"] * degrees["dp_shard"])
+    return PointSpec(name=f"gpus{gpus}", gpus=gpus, nodes=1, batch_per_card=samples // gpus, batch=batch, **degrees)
+
+
+def _samples(config: RunConfig, gpus: int) -> int:
+    """Return the samples of a step over all cards."""
     if config.scaling == "weak":
         if config.batch_global is not None:
             raise UserError("batch_global belongs to scaling=strong; under scaling=weak give batch_per_card, or add scaling=strong")
-        batch = _batch(config, config.batch_per_card, gpus, weak=True)
-    else:
-        batch = _batch(config, _global_batch(config), gpus, weak=False)
-    return PointSpec(name=f"gpus{gpus}", gpus=gpus, nodes=1, batch_per_card=batch.batch_per_data_rank, batch=batch, dp_replicate=gpus)
+        return config.batch_per_card * gpus
+    samples = _global_batch(config)
+    if samples % gpus:
+        valid = [divisor for divisor in range(1, samples + 1) if samples % divisor == 0]
+        raise UserError(f"batch_global={samples} does not divide over gpus={gpus}; with this batch gpus may be {', '.join(map(str, valid))}")
+    return samples
+
+
+def _input(config: RunConfig, ranks: int) -> InputSpec:
+    asked = config.input
+    if absent := [delay.rank for delay in asked.delays if delay.rank >= ranks]:
+        raise UserError(f"input.delays names rank {absent[0]}, and gpus={ranks} has ranks 0 to {ranks - 1}; name one of those")
+    if asked.delays and asked.kind == "synthetic":
+        raise UserError("input.delays slows a loader down, and input=synthetic has none: add input=loader, or leave the delays out")
+    delays = tuple(InputDelay(rank=delay.rank, seconds=delay.seconds) for delay in asked.delays)
+    return InputSpec(kind=asked.kind, workers=asked.workers, pin_memory=asked.pin_memory, delays=delays)
 
 
 def _measure(config: RunConfig, device: str) -> MeasureSpec:
@@ -210,6 +237,7 @@ def _measure(config: RunConfig, device: str) -> MeasureSpec:
         timeout=measure.timeout,
         budget_seconds=measure.budget_seconds,
         oversubscribe=measure.oversubscribe,
+        memory_limit_gb=measure.memory_limit_gb,
         seed=config.seed,
     )
 

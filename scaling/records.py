@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from scaling.step_records import Collective, MemoryUse
+
 SHARES = ("contention", "imbalance", "overhead", "bubble", "exposed_communication", "unexplained")
 RUNGS = ("solo", "concurrent", "paced", "sharded", "scheduled", "parallel", "fed")
 FailureKind = Literal["raised", "exited", "killed", "hung", "refused"]
@@ -17,16 +19,34 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActionTime:
+    """How long one action of a pipeline's schedule takes; ``scaling.schedule.walk.Action`` explains the first three.
+
+    Attributes:
+        seconds: Median over the timed steps of a block. It begins where the action before it ended, so that the actions of a
+            rank add up to its step.
+    """
+
+    kind: Literal["F", "B", "W", "O"]
+    stage: int
+    micro_batch: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSample:
     """One rank's timing of one block: a line of ``ranks/<launch>-rank<k>.jsonl``.
 
     Attributes:
-        rung: ``solo``, ``concurrent``, ``sharded`` or ``parallel``.
+        rung: ``solo``, ``concurrent``, ``sharded``, ``parallel`` or ``fed``.
         point: The point's name; empty for ``solo``, which all points share.
         samples_per_step: Samples that this rank itself processes in a step (a data-parallel rank: its local batch).
         step_seconds: Wall time of each timed step, in order.
         block_seconds: Wall time of all timed steps together; the rate of the block is ``samples / block_seconds``.
         communication_removed: What proved the removal (rung ``sharded``): the backend's name; empty elsewhere.
+        input_wait_seconds: Time for which each timed step waited for its loader (rung ``fed``); empty elsewhere.
+        work_share: The rank's part of the point's model FLOPs; ``None`` where all ranks have equal parts, and for ``solo``.
+        action_seconds: The rank's actions in order with their durations (rung ``sharded`` of a pipeline); empty elsewhere.
     """
 
     launch: int
@@ -39,6 +59,9 @@ class BlockSample:
     step_seconds: tuple[float, ...]
     block_seconds: float
     communication_removed: str = ""
+    input_wait_seconds: tuple[float, ...] = ()
+    work_share: float | None = None
+    action_seconds: tuple[ActionTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,9 +266,10 @@ class PointResult:
     input: Mapping[str, Any] | None = None
     late_arrival_seconds: float | None = None
     slowest: Slowest | None = None
-    collectives: tuple[Mapping[str, Any], ...] = ()
+    collectives: tuple[Collective, ...] = ()
     transport: tuple[Mapping[str, Any], ...] | None = None
     memory_bytes_peak_per_rank: tuple[int, ...] = ()
+    memory_bytes_per_rank: tuple[MemoryUse, ...] = ()
     predicted: Mapping[str, float | None] | None = None
     telemetry: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()

@@ -70,7 +70,7 @@ def run(config: RunConfig, container: Mapping[str, Any]) -> int:
     spec = resolve(config, machine, run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}")
     launcher = _launcher(config)
     launcher.check(spec.world_size)
-    _preflight(Path(config.output))
+    _preflight(Path(config.output), compiled=config.compile)
     _check_model(spec)
     console = open_console(sys.stdout)
     console.print(first_line(spec, _hardware(spec, machine), _reason(config, machine)), soft_wrap=True)
@@ -165,16 +165,18 @@ def _launcher(config: RunConfig) -> Launcher:
 
 
 def _check_model(spec: RunSpec) -> None:
-    """Refuse a model that cannot be called, before any process starts."""
+    """Refuse a model that cannot be called, and a strategy that cannot spread it, before any process starts."""
+    from scaling.strategies.fit import check_strategy
     from scaling.workload.task import check_model
 
     check_model(spec.workload.model)
+    check_strategy(spec)
 
 
-def _preflight(output: Path) -> None:
-    from scaling.machine.preflight import folder_problems, interface_problems
+def _preflight(output: Path, *, compiled: bool) -> None:
+    from scaling.machine.preflight import compiler_problems, folder_problems, interface_problems
 
-    problems = [*folder_problems(output, _FOLDER_BYTES), *interface_problems()]
+    problems = [*folder_problems(output, _FOLDER_BYTES), *interface_problems(), *(compiler_problems() if compiled else [])]
     if problems:
         raise UserError("; ".join(problems))
 

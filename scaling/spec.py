@@ -14,9 +14,12 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
+AXES = ("pp", "dp_replicate", "dp_shard", "tp")
+"""Axes of the mesh of ranks, outermost first: neighbouring ranks lie in one ``tp`` group."""
 Scaling = Literal["weak", "strong"]
 PrecisionName = Literal["fp32", "tf32", "bf16", "fp16"]
 OptimizerName = Literal["sgd", "adamw"]
+RecomputeName = Literal["none", "selective", "full"]
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -37,6 +40,23 @@ class TargetSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """How a model's layers may be split over the ``tp`` axis; the keys ``tp_*`` of its YAML.
+
+    Attributes:
+        plan: Style of each split layer, by qualified name with ``*`` for one part (``layers.*.mlp.up``: ``colwise``). Empty:
+            the plan that the model itself brings (``tp_plan`` of a transformers model).
+        sequence_plan: What is added under the option ``sequence_parallel``; its entries go before those of ``plan``.
+        preparation: Dotted name of a callable ``(module, tp)`` that makes layers fit to be split, such as fused projections; empty: none.
+    """
+
+    __pydantic_config__ = _STRICT
+    plan: Mapping[str, str] = field(default_factory=dict)
+    sequence_plan: Mapping[str, str] = field(default_factory=dict)
+    preparation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
     """What one card computes in a step, whatever the number of cards.
 
@@ -46,6 +66,8 @@ class WorkloadSpec:
         optimizer: ``sgd`` (no momentum) or ``adamw``.
         learning_rate: Step size of the optimizer.
         seed: Seeds parameters and inputs; inputs also differ by rank.
+        recompute: Activations that are computed again in the backward pass instead of being kept.
+        compile: The repeated blocks go through ``torch.compile``.
     """
 
     __pydantic_config__ = _STRICT
@@ -55,6 +77,9 @@ class WorkloadSpec:
     learning_rate: float
     seed: int
     step_kind: Literal["train"] = "train"
+    tensor: TensorSpec = field(default_factory=TensorSpec)
+    recompute: RecomputeName = "none"
+    compile: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +108,10 @@ class PointSpec:
         name: Names its logs and its MLflow child run (``gpus2``).
         gpus: Cards used, over all nodes: ranks ``0 .. gpus - 1``.
         batch_per_card: Samples a card and step (weak: as asked; strong: ``batch_global / gpus``).
+        dp_replicate: Degree of that axis, as the three below: groups that hold whole copies of the parameters.
+        dp_shard: Ranks over which a copy is sharded and that work on different samples.
+        tp: Ranks that split each layer and work on the same samples.
+        pp: Stages. The product of the four is ``gpus``.
     """
 
     __pydantic_config__ = _STRICT
@@ -95,6 +124,51 @@ class PointSpec:
     dp_shard: int = 1
     tp: int = 1
     pp: int = 1
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Degrees above 1 by axis, in the order of ``AXES``; empty at one card."""
+        return {axis: getattr(self, axis) for axis in AXES if getattr(self, axis) > 1}
+
+    @property
+    def data_parallel(self) -> int:
+        """Groups of ranks that work on different samples."""
+        return self.dp_replicate * self.dp_shard
+
+    def data_rank(self, rank: int) -> int:
+        """Return which of the data-parallel groups a rank belongs to: its stages and slices work on the same samples."""
+        return rank // self.tp % self.data_parallel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputDelay:
+    """Extra seconds that the loader of one rank takes for each micro-batch."""
+
+    __pydantic_config__ = _STRICT
+    rank: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec:
+    """Where inputs come from in the rung ``fed``; all other rungs read cached ones.
+
+    Attributes:
+        kind: ``synthetic`` (no rung ``fed``) or ``loader`` (a torch ``DataLoader``).
+        workers: Loader processes of each rank; 0 draws batches in the rank itself.
+        pin_memory: Load into page-locked memory, where there is a GPU.
+        delays: What makes loaders slow on purpose.
+    """
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["synthetic", "loader"] = "synthetic"
+    workers: int = 0
+    pin_memory: bool = True
+    delays: tuple[InputDelay, ...] = ()
+
+    def delay_of(self, rank: int) -> float:
+        """Return the extra seconds a micro-batch of that rank."""
+        return sum(delay.seconds for delay in self.delays if delay.rank == rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +189,7 @@ class MeasureSpec:
         timeout: Seconds after which a rank that does not answer counts as hung.
         budget_seconds: Measuring beyond ``rounds`` stops when this much time has passed since the start.
         oversubscribe: More ranks than cores are allowed (the result says so).
+        memory_limit_gb: What the step of one card alone may take, in 1e9 bytes; ``None``: what the card has.
         seed: Shuffles the order of blocks within a round.
     """
 
@@ -134,6 +209,7 @@ class MeasureSpec:
     budget_seconds: float
     oversubscribe: bool
     seed: int
+    memory_limit_gb: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +221,7 @@ class RunSpec:
         solo: Batch of the ``solo`` and ``concurrent`` rungs: ``batch_per_card`` under weak scaling, the whole global batch under strong.
         threads_per_rank: torch threads of each rank, the same in every rung and point.
         affinity: Cores of each rank (``device=cpu``); empty where ranks are not pinned.
+        input: Where inputs come from in the rung ``fed``.
     """
 
     __pydantic_config__ = _STRICT
@@ -158,6 +235,7 @@ class RunSpec:
     measure: MeasureSpec
     threads_per_rank: int
     affinity: tuple[tuple[int, ...], ...]
+    input: InputSpec = field(default_factory=InputSpec)
 
     @property
     def world_size(self) -> int:

@@ -50,6 +50,7 @@ def _round(launch: int, number: int, blocks: Mapping[str, Mapping[int, BlockSamp
     if gpus == 1:
         # One card has nothing to be compared with: its headline is its solo, whatever else was timed.
         rungs = {"parallel": (solo[0],)} if 0 in solo else {}
+        rungs |= {"fed": (blocks["fed"][0],)} if "fed" in blocks else {}
     else:
         ordered = {rung: ranks for rung, ranks in blocks.items() if rung != "solo" and len(ranks) == gpus}
         rungs = {rung: tuple(ranks[rank] for rank in range(gpus)) for rung, ranks in ordered.items()}

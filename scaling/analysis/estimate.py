@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from scaling.records import Interval, Outlier, Slowest
+
+if TYPE_CHECKING:
+    from scaling.analysis.fed import InputLoss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,8 @@ class PointEstimate:
         loss_interval: 95 % interval of each share.
         step_seconds: Median over the timed steps of the slowest rank's time.
         step_seconds_mean: Mean of the same times.
+        input: What the real input pipeline costs; ``None`` where it was not asked for.
+        late_arrival_seconds: Mean time a step for which ranks wait for the last one to arrive at a collective.
     """
 
     rounds: int
@@ -67,5 +73,7 @@ class PointEstimate:
     step_seconds_interval: Interval | None = None
     step_seconds_mean: float | None = None
     outliers: tuple[Outlier, ...] = ()
+    input: InputLoss | None = None
+    late_arrival_seconds: float | None = None
     slowest: Slowest | None = None
     notes: tuple[str, ...] = ()

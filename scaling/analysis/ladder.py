@@ -11,6 +11,7 @@ from scaling.analysis.blocks import Floats, Round, rounds_of, steps_by_rank, ste
 from scaling.analysis.estimate import PointFacts
 from scaling.analysis.solo import solo_by_round
 from scaling.records import BlockSample
+from scaling.schedule.walk import Action, walk
 from scaling.spec import PointSpec
 
 LADDER = ("solo", "concurrent", "paced", "sharded", "scheduled", "parallel")
@@ -53,6 +54,33 @@ def sharded(blocks: Sequence[BlockSample], facts: PointFacts) -> float:
     return facts.flops_per_step / float(np.median(steps_by_rank(blocks).max(axis=0)))
 
 
+def scheduled(blocks: Sequence[BlockSample], facts: PointFacts) -> float:
+    """Return ``sharded``, or with a pipeline W / makespan of its actions with the durations of ``sharded`` and free communication, in FLOP/s.
+
+    The makespan is walked with each action's median, and so is the longest rank's own work; ``sharded`` is lowered by their
+    ratio. Jitter, which ``sharded`` has and medians have not, so stays where it was, and the two rungs differ by waiting alone.
+    """
+    rate = sharded(blocks, facts)
+    if not all(block.action_seconds for block in blocks):
+        return rate
+    work = max(sum(entry.seconds for entry in block.action_seconds) for block in blocks)
+    return rate * work / max(_makespan(lanes) for lanes in _pipelines(blocks))
+
+
+def _pipelines(blocks: Sequence[BlockSample]) -> list[tuple[BlockSample, ...]]:
+    """Return the ranks of each pipeline: among ranks with the same stages, which are copies, the k-th belongs to the k-th."""
+    copies: dict[frozenset[int], list[BlockSample]] = {}
+    for block in blocks:
+        copies.setdefault(frozenset(entry.stage for entry in block.action_seconds), []).append(block)
+    return list(zip(*copies.values(), strict=True))
+
+
+def _makespan(lanes: Sequence[BlockSample]) -> float:
+    """Return the seconds of a step in which each stage starts as soon as its inputs are there."""
+    durations = {Action(entry.kind, entry.stage, entry.micro_batch): entry.seconds for lane in lanes for entry in lane.action_seconds}
+    return walk([[Action(entry.kind, entry.stage, entry.micro_batch) for entry in lane.action_seconds] for lane in lanes], durations).makespan
+
+
 def parallel(blocks: Sequence[BlockSample], facts: PointFacts) -> float:
     """Return W x steps / block wall of the slowest rank, in FLOP/s (block mean): the headline."""
     return facts.flops_per_step * min(steps_per_second(block) for block in blocks)
@@ -61,8 +89,7 @@ def parallel(blocks: Sequence[BlockSample], facts: PointFacts) -> float:
 def ladder_of(samples: Sequence[BlockSample], point: PointSpec, facts: PointFacts) -> Ladder:
     """Return the ladder of ``point`` over the rounds in which every known rung was measured on every rank.
 
-    ``sharded`` is withheld unless all its blocks say what proved that communication was removed. ``scheduled`` equals
-    ``sharded``: the makespan of a single stage is its own step.
+    ``sharded`` is withheld unless all its blocks say what proved that communication was removed, and with it ``scheduled``.
     """
     rounds = rounds_of(samples, point)
     solo = facts.flops_per_solo_step * solo_by_round(rounds, point.gpus).sum(axis=1)
@@ -94,7 +121,7 @@ def _rates(one: Round, solo: float, facts: PointFacts) -> Mapping[str, float]:
     if blocks := one.rungs.get("concurrent"):
         rates |= {"concurrent": concurrent(blocks, facts), "paced": paced(blocks, facts)}
     if blocks := one.rungs.get("sharded"):
-        rates |= dict.fromkeys(("sharded", "scheduled"), sharded(blocks, facts))
+        rates |= {"sharded": sharded(blocks, facts), "scheduled": scheduled(blocks, facts)}
     if blocks := one.rungs.get("parallel"):
         rates["parallel"] = parallel(blocks, facts)
     return rates

@@ -8,9 +8,11 @@ import numpy as np
 
 from scaling.analysis.blocks import rounds_of
 from scaling.analysis.estimate import PointEstimate, PointFacts
+from scaling.analysis.fed import InputLoss, input_loss
 from scaling.analysis.ladder import Ladder, ladder_of
+from scaling.analysis.probes import ProbeSample, late_arrival
 from scaling.analysis.shares import Loss, causes, loss_of
-from scaling.analysis.slowest import slowest
+from scaling.analysis.slowest import Cost, slowest
 from scaling.analysis.steps import step_times
 from scaling.records import RUNGS, BlockSample, Interval
 from scaling.spec import MeasureSpec, PointSpec
@@ -18,7 +20,7 @@ from scaling.spec import MeasureSpec, PointSpec
 _GIGA = 1e9
 
 
-def reduce_point(samples: Sequence[BlockSample], point: PointSpec, facts: PointFacts, seed: int) -> PointEstimate:
+def reduce_point(samples: Sequence[BlockSample], point: PointSpec, facts: PointFacts, seed: int, probes: Sequence[ProbeSample] = ()) -> PointEstimate:
     """Return every figure of ``point`` that its timings give.
 
     Args:
@@ -26,6 +28,7 @@ def reduce_point(samples: Sequence[BlockSample], point: PointSpec, facts: PointF
         point: The point.
         facts: FLOPs of its steps and each rank's share of them.
         seed: Seeds the bootstraps: equal samples and seed give equal figures.
+        probes: All probes of the run.
 
     Raises:
         ValueError: ``facts`` has not one work share for each card of the point.
@@ -37,6 +40,9 @@ def reduce_point(samples: Sequence[BlockSample], point: PointSpec, facts: PointF
     loss = loss_of(ladder, seed)
     steps = step_times(rounds, seed)
     aggregate = _aggregate(ladder)
+    fed = input_loss(rounds, facts, seed)
+    costs = {cause: Cost(share=loss.shares[cause], interval=loss.intervals[cause]) for cause in ("imbalance", "exposed_communication")}
+    costs["input"] = Cost(share=None, interval=None) if fed is None else Cost(share=fed.share, interval=fed.interval)
     return PointEstimate(
         rounds=len(ladder.launches),
         launches=len(set(ladder.launches)),
@@ -44,7 +50,7 @@ def reduce_point(samples: Sequence[BlockSample], point: PointSpec, facts: PointF
         steps_per_second=None if aggregate is None else aggregate / facts.flops_per_step,
         aggregate_gflops=None if aggregate is None else aggregate / _GIGA,
         sum_of_cards_gflops=None if aggregate is None or loss.efficiency is None else aggregate / loss.efficiency / _GIGA,
-        ladder_gflops=_ladder_gflops(ladder, loss, aggregate),
+        ladder_gflops=_ladder_gflops(ladder, loss, aggregate) | {"fed": _fed_gflops(fed, loss, aggregate)},
         efficiency=loss.efficiency,
         efficiency_interval=loss.efficiency_interval,
         loss=loss.shares,
@@ -53,7 +59,9 @@ def reduce_point(samples: Sequence[BlockSample], point: PointSpec, facts: PointF
         step_seconds_interval=steps.interval,
         step_seconds_mean=steps.mean,
         outliers=steps.outliers,
-        slowest=slowest(rounds, facts.work_shares, loss.intervals["imbalance"], seed),
+        input=fed,
+        late_arrival_seconds=late_arrival([probe for probe in probes if probe.point == point.name], point.gpus),
+        slowest=slowest(rounds, facts.work_shares, costs, [probe for probe in probes if not probe.point], seed),
         notes=ladder.notes + loss.notes,
     )
 
@@ -77,6 +85,15 @@ def _ladder_gflops(ladder: Ladder, loss: Loss, aggregate: float | None) -> dict[
     steps_down = [loss.shares[cause] or 0.0 for cause in causes(ladder.rungs)]
     heights = 1 - np.cumsum([0.0, *steps_down])
     return rungs | {rung: solo * float(height) for rung, height in zip(ladder.rungs, heights, strict=True)} | {"parallel": aggregate / _GIGA}
+
+
+def _fed_gflops(fed: InputLoss | None, loss: Loss, aggregate: float | None) -> float | None:
+    """Return the rung ``fed`` as its share puts it below ``parallel``; its own median where there is no share."""
+    if fed is None:
+        return None
+    if fed.share is None or aggregate is None or loss.efficiency is None:
+        return fed.rate / _GIGA
+    return (aggregate - fed.share * aggregate / loss.efficiency) / _GIGA
 
 
 def half_width(interval: Interval | None) -> float | None:

@@ -66,6 +66,14 @@ def interface_problems(environ: Mapping[str, str] = os.environ) -> list[str]:
     ]
 
 
+def compiler_problems(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Check that there is the C++ compiler that ``torch.compile`` calls: ``CXX``, or ``g++``."""
+    compiler = environ.get("CXX", "g++")
+    if shutil.which(compiler, path=environ.get("PATH")) is not None:
+        return []
+    return [f"compile=true needs a C++ compiler, and {compiler!r} is not found; install g++ or set CXX, or use compile=false"]
+
+
 def _is_local(address: str) -> bool:
     """Only an address of this host can be bound to."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET

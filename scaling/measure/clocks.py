@@ -8,6 +8,9 @@ from typing import Protocol
 
 import torch
 
+_STEPS_AHEAD = 2
+"""Steps that the host may queue before the device has done them: enough to keep it busy, and a block ends when it is meant to."""
+
 
 class Clock(Protocol):
     """Times consecutive steps without changing them."""
@@ -47,7 +50,11 @@ class HostClock:
 
 
 class CudaClock:
-    """CUDA events on the current stream: the host may run ahead and no step is held up by its own timing."""
+    """CUDA events on the current stream: the host runs ahead by a few steps, so no step is held up by its own timing.
+
+    Without a bound the launch queue (about a thousand kernels) would be: a block that ends by the clock would stop launching in
+    time and then wait for all that is queued, for minutes where a step is a single long kernel.
+    """
 
     def start(self) -> None:
         """Begin the first lap once the device has finished what was queued before."""
@@ -56,11 +63,13 @@ class CudaClock:
         self._events = [self._record()]
 
     def lap(self) -> None:
-        """End a lap and begin the next."""
+        """End a lap and begin the next; wait where the host is too far ahead."""
         self._events.append(self._record())
+        if len(self._events) > _STEPS_AHEAD:
+            self._events[-1 - _STEPS_AHEAD].synchronize()
 
     def elapsed(self) -> float:
-        """Return the host's seconds since ``start``; the device is never ahead of the host."""
+        """Return the host's seconds since ``start``; the device is never ahead of the host, and little behind."""
         return time.perf_counter() - self._host_start
 
     def seconds(self) -> tuple[list[float], float]:

@@ -46,6 +46,29 @@ def blocks_of_point(point: PointSpec) -> list[Block]:
     ]
 
 
+def fed_block(point: PointSpec) -> Block:
+    """Return the block that runs a point's step with the real input pipeline in front of it."""
+    return Block(rung="fed", point=point.name, program=f"fed/{point.name}", ranks=tuple(range(point.gpus)), synchronous=True)
+
+
+def carrier(program: str, point: PointSpec | None) -> str:
+    """Return the program whose module a program runs: its own, or for ``fed`` that of the same step with cached inputs."""
+    rung, _, name = program.partition("/")
+    if rung != "fed":
+        return program
+    return "solo" if point is not None and point.gpus == 1 else f"parallel/{name}"
+
+
+def together(blocks: Sequence[Block], points: Sequence[PointSpec]) -> list[Block]:
+    """Return the blocks with those of one module side by side, modules in the order in which they first come.
+
+    Where one module at a time fits into memory, each is then built once a round.
+    """
+    by_name = {point.name: point for point in points}
+    modules = [carrier(block.program, by_name.get(block.point)) for block in blocks]
+    return [block for module in dict.fromkeys(modules) for block, own in zip(blocks, modules, strict=True) if own == module]
+
+
 def solo_blocks(cards: int, round_number: int, hosts: Sequence[str]) -> list[Block]:
     """Return the solo blocks of a round: one card a host at a time, hosts in parallel.
 
@@ -81,6 +104,8 @@ def blocks_of_round(spec: RunSpec, points: Sequence[PointSpec], round_number: in
     blocks = solo_blocks(cards, round_number, hosts)
     for point in points:
         blocks.extend(blocks_of_point(point))
+        if spec.input.kind == "loader":
+            blocks.append(fed_block(point))
     random.Random(f"{spec.measure.seed}/{round_number}").shuffle(blocks)
     return blocks
 

@@ -9,61 +9,25 @@ import itertools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import asdict
+from typing import Any
 
 from pydantic import TypeAdapter
 
-from scaling.errors import UserError
-from scaling.measure.rounds import Block, blocks_of_point, blocks_of_round, programs
+from scaling.analysis.probes import FEWEST_RANKS_FOR_LINKS, ProbeSample
+from scaling.measure.baseline import SoloPlan, plans
+from scaling.measure.preparation import Preparation, require_equal_specs, tuples
+from scaling.measure.ranks import Observer, Ranks
+from scaling.measure.residency import TAKE_TURNS, MemoryState, Residency
+from scaling.measure.rounds import Block, blocks_of_point, blocks_of_round, carrier, fed_block, programs, together
 from scaling.records import BlockSample, FlopCount, RankReport
 from scaling.spec import PointSpec, RunSpec
+from scaling.step_records import Collective, MemoryUse
 
 _WINDOW = 5
 _STEADY = 0.05
 _PREPARE_SECONDS = 600.0
 """Building programs loads libraries and may compile; a rank gets this long on top of ``measure.timeout``."""
-
-
-class Ranks(Protocol):
-    """Ranks that a launcher started."""
-
-    def ask(self, command: Mapping[str, Any], ranks: Sequence[int], seconds: float) -> dict[int, dict[str, Any]]:
-        """Send a command and return each rank's answer.
-
-        Raises:
-            RankFailure: A rank raised, ended, or did not answer within ``seconds``; the first one to fail is named.
-        """
-
-    def close(self) -> None:
-        """End the ranks; return when none is alive."""
-
-
-class Observer(Protocol):
-    """Whoever shows progress; called between blocks only."""
-
-    def update(self, phase: str, round_number: int, rounds: int, rung: str, point: str, seconds_left: float | None) -> None:
-        """Show what comes next."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Preparation:
-    """What is known before the first round.
-
-    Attributes:
-        reports: What each rank says of itself.
-        flops: Model FLOPs of the solo step.
-        warmup_steps: Warm-up steps run for each point (all its programs run at least so many).
-        unproven: Points whose removal of communication could not be proven; their rung ``sharded`` is withheld.
-        notes: Remarks by point name.
-    """
-
-    reports: tuple[RankReport, ...] = ()
-    flops: FlopCount | None = None
-    tokens_per_sample: int | None = None
-    warmup_steps: dict[str, int] = field(default_factory=dict)
-    unproven: set[str] = field(default_factory=set)
-    notes: dict[str, list[str]] = field(default_factory=dict)
 
 
 class Session:
@@ -79,15 +43,20 @@ class Session:
     Attributes:
         affected: Names of the points that a failure at this moment belongs to.
         samples: Every sample of a round so far (warm-up is in the ranks' files only).
+        probes: Every probe of a round so far.
     """
 
     def __init__(self, spec: RunSpec, points: Sequence[PointSpec], ranks: Ranks, launch: int, observer: Observer) -> None:
         self.spec, self.points, self.ranks, self.launch, self.observer = spec, points, ranks, launch, observer
         self.affected: tuple[str, ...] = tuple(point.name for point in points)
         self.samples: list[BlockSample] = []
+        self.probes: list[ProbeSample] = []
         self.preparation = Preparation()
         self._world = max(point.gpus for point in points)
         self._alone = next((point.name for point in points if point.gpus == 1), "")
+        self._concurrent = Block(rung="concurrent", point="", program="solo", ranks=tuple(range(self._world)), synchronous=False)
+        self._residency = Residency(wanted=1 + sum(len(programs(point)) for point in points))
+        self._solo: SoloPlan | None = None
         self._meeting = itertools.count()
         self._step_seconds: dict[tuple[str, str, int], float] = {}
         self._blocks_timed: list[float] = []
@@ -105,12 +74,12 @@ class Session:
         everyone = range(self._world)
         self.observer.update("starting", 0, 0, "", "", None)
         answers = self._ask({"kind": "describe"}, everyone, _PREPARE_SECONDS)
-        reports = [TypeAdapter(RankReport).validate_python(_tuples(answers[rank])) for rank in everyone]
-        _require_equal_specs(reports)
+        reports = [TypeAdapter(RankReport).validate_python(tuples(answers[rank])) for rank in everyone]
+        require_equal_specs(reports)
         self.observer.update("counting FLOPs", 0, 0, "", "", None)
         if count:
             answer = self._ask({"kind": "count"}, [0], _PREPARE_SECONDS)[0]
-            self.preparation.flops = TypeAdapter(FlopCount).validate_python(_tuples(answer["flops"]))
+            self.preparation.flops = TypeAdapter(FlopCount).validate_python(tuples(answer["flops"]))
             self.preparation.tokens_per_sample = answer["tokens_per_sample"]
             reports = [self._with_peak(report) for report in reports]
         self.preparation.reports = tuple(reports)
@@ -129,14 +98,24 @@ class Session:
         """
         hosts = [report.card.host for report in self.preparation.reports]
         blocks = [block for block in blocks_of_round(self.spec, self.points, number, hosts) if not self._withheld(block)]
+        if self._residency.exclusive:
+            blocks = together(blocks, self.points)
         for done, block in enumerate(blocks):
             left = self._seconds_left(len(blocks) - done + len(blocks) * (rounds - number - 1))
             self.observer.update("measuring", number + 1, rounds, block.rung, block.point, left)
+            self._claim(block)
             begun = time.monotonic()
             self.samples.extend(self._run(block, number, drop=self.spec.measure.drop_steps))
+            if block.rung == "parallel":
+                steps = 10 * max(self._estimate(block, rank) for rank in block.ranks)
+                self._probe({"kind": "late", "program": block.program, "point": block.point}, block.ranks, number, steps)
             self._blocks_timed.append(time.monotonic() - begun)
+        if self._world >= FEWEST_RANKS_FOR_LINKS:
+            self._probe({"kind": "links"}, range(self._world), number)
 
     def _withheld(self, block: Block) -> bool:
+        if block.program == "solo":
+            return self.preparation.solo is None
         return block.rung == "sharded" and block.point in self.preparation.unproven
 
     def _seconds_left(self, blocks: int) -> float | None:
@@ -151,29 +130,82 @@ class Session:
         return RankReport(**{**fields, "measured_peak_gflops": answer[report.rank]["gflops"]})
 
     def _prepare_programs(self) -> None:
-        everyone = range(self._world)
-        self.observer.update("building", 0, 0, "solo", "", None)
-        self._ask({"kind": "prepare", "program": "solo"}, everyone, _PREPARE_SECONDS)
-        common = self._warm(Block(rung="concurrent", point="", program="solo", ranks=tuple(everyone), synchronous=False), self.affected)
+        common = self._prepare_solo()
         for point in self.points:
             self.affected = (point.name,)
             self.preparation.warmup_steps[point.name] = common
             fingerprints = {key: self._build(key, point) for key in programs(point)}
             for block in blocks_of_point(point):
                 if block.program in fingerprints:
+                    self._claim(block)
                     steps = self._warm(block, self.affected)
-                    self.preparation.warmup_steps[point.name] = min(self.preparation.warmup_steps[point.name], steps)
+                    self.preparation.warmup_steps[point.name] = min(self.preparation.warmup_steps[point.name] or steps, steps)
+                if block.rung == "parallel":
+                    self._look_at_step(block.program, block.ranks, point.name)
             self._check_removal(point, fingerprints)
+            if self.spec.input.kind == "loader":
+                self._claim(fed_block(point))
         self.affected = tuple(point.name for point in self.points)
-        if self.spec.measure.soak_seconds > 0:
+        if self._residency.exclusive:
+            for name in self.affected:
+                self.preparation.notes.setdefault(name, []).append(TAKE_TURNS)
+        if self.spec.measure.soak_seconds > 0 and not self._withheld(self._concurrent):
             self.observer.update("warming the cards", 0, 0, "concurrent", "", self.spec.measure.soak_seconds)
-            soak = Block(rung="concurrent", point="", program="solo", ranks=tuple(everyone), synchronous=False)
-            self._run(soak, -1, drop=0, seconds=self.spec.measure.soak_seconds)
+            self._claim(self._concurrent)
+            self._run(self._concurrent, -1, drop=0, seconds=self.spec.measure.soak_seconds)
 
-    def _build(self, program: str, point: PointSpec) -> dict[int, dict[str, Any]]:
+    def _prepare_solo(self) -> int:
+        """Find out what one card can run alone, build it and warm it up; return the warm-up steps, 0 where nothing fits."""
+        for plan in plans(self.spec.solo, self.spec.workload.model):
+            self._solo = plan
+            if all(answer["fits"] for answer in self._build("solo", None).values()):
+                self.preparation.solo = plan
+                steps = self._warm(self._concurrent, self.affected)
+                for point in self.points:
+                    if point.gpus == 1:
+                        self._look_at_step("solo", [0], point.name)
+                return steps
+        self.preparation.fits_one_card = False
+        return 0
+
+    def _look_at_step(self, program: str, ranks: Sequence[int], point: str) -> None:
+        """See what a step exchanges and what it holds in memory, in steps of their own that nobody times."""
+        self.observer.update("looking at a step", 0, 0, program.partition("/")[0], point, None)
+        exchanged = self._ask({"kind": "collectives", "program": program, "point": point}, ranks, _PREPARE_SECONDS)
+        held = self._ask({"kind": "memory", "program": program, "point": point}, ranks, _PREPARE_SECONDS)
+        of_ranks = [TypeAdapter(tuple[Collective, ...]).validate_python(tuples(exchanged[rank]["collectives"])) for rank in ranks]
+        self.preparation.collectives[point] = tuple(of_ranks)
+        self.preparation.memory[point] = tuple(TypeAdapter(MemoryUse).validate_python(held[rank]) for rank in ranks)
+
+    def _build(self, program: str, point: PointSpec | None) -> dict[int, dict[str, Any]]:
+        """Build a program on the ranks that run it, after releasing the others where they do not fit together."""
+        name = "" if point is None else point.name
         rung = program.partition("/")[0]
-        self.observer.update("building", 0, 0, rung, point.name, None)
-        return self._ask({"kind": "prepare", "program": program, "point": point.name}, range(self._world), _PREPARE_SECONDS)
+        self.observer.update("building", 0, 0, rung, name, None)
+        if self._residency.exclusive and carrier(program, point) not in self._residency.resident:
+            self._ask({"kind": "release"}, range(self._world))
+            self._residency.resident.clear()
+        command = {"kind": "prepare", "program": program, "point": name, **({"plan": asdict(self._solo)} if self._solo and program == "solo" else {})}
+        answers = self._ask(command, range(self._world), _PREPARE_SECONDS)
+        if all(answer.get("fits", True) for answer in answers.values()):
+            self._residency.note(program, {rank: MemoryState(**answer["memory"]) for rank, answer in answers.items() if answer.get("memory")})
+        return answers
+
+    def _claim(self, block: Block) -> None:
+        """Have a block's program in memory and warm: it is built now if it never was, or had to make room."""
+        if block.program in self._residency.resident:
+            return
+        self.affected = (block.point,) if block.point else tuple(point.name for point in self.points)
+        point = self.spec.point(block.point) if block.point else None
+        for program in dict.fromkeys((carrier(block.program, point), block.program)):
+            if program not in self._residency.resident:
+                self._build(program, point)
+        self._warm(self._concurrent if block.program == "solo" else block, self.affected)
+
+    def _probe(self, command: Mapping[str, Any], ranks: Sequence[int], number: int, seconds: float = 0.0) -> None:
+        """Let ranks probe their links or their peers' lateness; nothing of it is timed as a step."""
+        answers = self._ask({**command, "launch": self.launch, "round": number}, ranks, seconds)
+        self.probes.extend(TypeAdapter(ProbeSample).validate_python(tuples(answers[rank])) for rank in ranks)
 
     def _check_removal(self, point: PointSpec, built: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> None:
         """Prove that ``sharded`` really ran without communication: a fake backend, and gradients that no peer has touched."""
@@ -229,7 +261,7 @@ class Session:
         }
         expected = 3 * max(seconds or 0.0, (steps + drop) * max(self._estimate(block, rank) for rank in block.ranks))
         answers = self._ask(command, block.ranks, expected)
-        samples = [TypeAdapter(BlockSample).validate_python(_tuples(answers[rank])) for rank in block.ranks]
+        samples = [TypeAdapter(BlockSample).validate_python(tuples(answers[rank])) for rank in block.ranks]
         for sample in samples:
             self._step_seconds[block.rung, block.point, sample.rank] = statistics.fmean(sample.step_seconds[-_WINDOW:])
         return samples
@@ -259,21 +291,3 @@ def _steady(times: Sequence[float]) -> bool:
     """Tell whether the last two windows of steps agree."""
     earlier, later = statistics.fmean(times[-2 * _WINDOW : -_WINDOW]), statistics.fmean(times[-_WINDOW:])
     return abs(later / earlier - 1) <= _STEADY
-
-
-def _require_equal_specs(reports: Sequence[RankReport]) -> None:
-    for report in reports[1:]:
-        if report.spec_sha256 != reports[0].spec_sha256:
-            raise UserError(
-                f"rank {report.rank} on {report.card.host} read another configuration ({report.spec_sha256[:12]}) than rank 0 on {reports[0].card.host} "
-                f"({reports[0].spec_sha256[:12]}); start all ranks from the same run folder"
-            )
-
-
-def _tuples(value: Any) -> Any:
-    """Turn JSON lists into tuples, as the records hold them."""
-    if isinstance(value, list):
-        return tuple(_tuples(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
-    return value

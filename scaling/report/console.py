@@ -18,7 +18,7 @@ from rich.text import Text
 
 from scaling.records import RunResult
 from scaling.report import figures
-from scaling.report.tables import TextTable, loss_table, notes, results_table
+from scaling.report.tables import TextTable, loss_table, notes, results_table, step_tables
 from scaling.report.verdict import verdict
 
 _PIPE_WIDTH = 10_000  # wider than any table: rich cuts cells to fit its width
@@ -47,6 +47,8 @@ def show(result: RunResult, console: Console, folder: Path, closing: Iterable[st
     losses = loss_table(result)
     if losses is not None:
         _print_table(console, losses)
+    for table in step_tables(result):
+        _print_table(console, table)
     for note in notes(result):
         _print_text(console, f"note: {note}", "dim")
     _print_line(console, "")

@@ -30,6 +30,14 @@ def seconds(value: float | None) -> str:
     return f"{number(value)} s"
 
 
+def size(value: float) -> str:
+    """Return an amount of memory or payload in decimal units: ``512 B``, ``10.4 MB``, ``1.35 GB``."""
+    for limit, unit in ((1e3, "B"), (1e6, "kB"), (1e9, "MB")):
+        if value < limit:
+            return f"{number(value / limit * 1e3)} {unit}" if unit != "B" else f"{value:.0f} B"
+    return f"{number(value / 1e9)} GB"
+
+
 def left(value: float) -> str:
     """Return a remaining time for people: ``about 40 s``, ``about 3 min``."""
     return f"about {value:.0f} s" if value < 90 else f"about {value / 60:.0f} min"

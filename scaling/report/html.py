@@ -13,7 +13,7 @@ from scaling.records import RunResult
 from scaling.report.headline import headline
 from scaling.report.plot import IMAGE
 from scaling.report.store import document
-from scaling.report.tables import TextTable, loss_table, notes, results_table
+from scaling.report.tables import TextTable, loss_table, notes, results_table, step_tables
 from scaling.report.verdict import verdict
 
 PAGE = "report.html"
@@ -71,7 +71,7 @@ def write_page(result: RunResult, folder: Path) -> Path:
         title=escape(f"Scaling of {first.model} with {first.strategy}" if first else "Scaling run without a point"),
         headline=escape(headline(result)),
         verdict=_verdict(verdict(result)),
-        tables="\n".join(_table(table) for table in (results_table(result), loss_table(result)) if table is not None and table.rows),
+        tables="\n".join(_table(table) for table in (results_table(result), loss_table(result), *step_tables(result)) if table is not None and table.rows),
         image=_image(folder / IMAGE),
         notes=_notes(notes(result)),
         environment=escape(json.dumps(content["environment"], indent=2, ensure_ascii=False)),

@@ -1,4 +1,4 @@
-"""The two tables and the notes of a report as plain text, whoever draws them."""
+"""The tables and the notes of a report as plain text, whoever draws them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scaling.records import SHARES, PointResult, RunResult
-from scaling.report.figures import MISSING, interval, number, percent, rate_unit, seconds
+from scaling.report.figures import MISSING, interval, number, percent, rate_unit, seconds, size
 
 _MEASURED_PEAK = "of measured peak"
 _OUTLIERS_SHOWN = 3
@@ -63,12 +63,34 @@ def loss_table(result: RunResult) -> TextTable | None:
         return None
     shares = [share for share in SHARES if any(point.loss.get(share) for point in points)]
     late = any(point.late_arrival_seconds is not None for point in points)
-    headings = ("gpus", "loss", *(share.replace("_", " ") for share in shares), *(("late arrival",) if late else ()))
+    fed = any(point.input is not None for point in points)
+    headings = ("gpus", "loss", *(share.replace("_", " ") for share in shares), *(("late arrival",) if late else ()), *(("input, on top",) if fed else ()))
     rows = []
     for point in points:
         cells = [percent(point.loss.get(share), *(point.loss_interval.get(share) or (None, None))) for share in shares]
-        rows.append((str(point.gpus), _loss(point), *cells, *((seconds(point.late_arrival_seconds),) if late else ())))
+        cells += [seconds(point.late_arrival_seconds)] if late else []
+        cells += [_input(point)] if fed else []
+        rows.append((str(point.gpus), _loss(point), *cells))
     return TextTable("where the loss goes", headings, tuple(rows))
+
+
+def step_tables(result: RunResult) -> tuple[TextTable, ...]:
+    """Return what a step exchanges, one row for each kind and mesh axis, and what the fullest rank of each point holds, as far as known."""
+    exchanged = tuple(
+        (str(point.gpus), entry.kind.replace("_", "-"), entry.axis, str(entry.calls_per_step), size(entry.payload_bytes_per_step))
+        for point in result.points
+        for entry in point.collectives
+    )
+    held = []
+    for point in result.points:
+        if point.memory_bytes_per_rank:
+            use = max(point.memory_bytes_per_rank, key=lambda rank: rank.peak)
+            held.append((str(point.gpus), *(size(part) for part in (use.peak, use.parameters, use.gradients, use.optimizer, use.activations, use.other))))
+    tables = (
+        TextTable("what a rank exchanges in a step", ("gpus", "collective", "axis", "calls", "payload"), exchanged),
+        TextTable("what a rank holds in a step", ("gpus", "peak", "parameters", "gradients", "optimizer", "activations", "other"), tuple(held)),
+    )
+    return tuple(table for table in tables if table.rows)
 
 
 def notes(result: RunResult) -> tuple[str, ...]:
@@ -90,6 +112,11 @@ def _loss(point: PointResult) -> str:
     if efficiency is None:
         return MISSING
     return percent(1 - efficiency, None if high is None else 1 - high, None if low is None else 1 - low)
+
+
+def _input(point: PointResult) -> str:
+    fed = point.input or {}
+    return percent(fed.get("share"), fed.get("share_low"), fed.get("share_high"))
 
 
 def _outliers(point: PointResult) -> tuple[str, ...]:

@@ -39,8 +39,8 @@ _NEXT_ON_CPU = {
 }
 _NEXT_FOR_SLOWEST = {
     "compute": "compare its solo rate with the other cards', then its clocks, heat and other programs on it",
-    "input": "its input pipeline is behind: more loader workers there, or faster storage",
-    "communication": "its link is slower than the others': compare the transport of each pair",
+    "input": "its steps wait for data while the others' do not: compare its storage, its cores and its loader processes with theirs",
+    "communication": "its links to all others are slower than the links among those: compare slots, cables, NUMA nodes and the transport of each pair",
 }
 
 
@@ -111,7 +111,7 @@ def deliver(point: PointResult) -> str:
 def advice(point: PointResult) -> tuple[str, ...]:
     """Return what to do next, for the largest named share and for a rank that is named as slow; empty where nothing helps."""
     if point.gpus == 1:
-        return ("Next: 'gpus=[1,2]' shows how it scales",)
+        return (*_input(point), "Next: 'gpus=[1,2]' shows how it scales")
     shares = named_shares(point)
     lines = []
     if point.slowest is not None:
@@ -123,7 +123,7 @@ def advice(point: PointResult) -> tuple[str, ...]:
         lines.append(f"Next, for {_IN_WORDS.get(name, name)}: {hint}")
     if any(share.name == "exposed_communication" for share in shares):
         lines += _late(point)
-    return (*lines, *(() if shares else _more_rounds(point)))
+    return (*lines, *_input(point), *(() if shares else _more_rounds(point)))
 
 
 def failure(point: PointResult) -> str:
@@ -147,7 +147,26 @@ def _late(point: PointResult) -> list[str]:
     late, step, exposed = point.late_arrival_seconds, point.step_seconds, point.loss.get("exposed_communication")
     if late is None or step is None or exposed is None or late < _LATE_MATTERS * exposed * step:
         return []
+    if any(share.name == "imbalance" for share in named_shares(point)):
+        return [f"Ranks wait {seconds(late)} of a step of {seconds(step)} for one that comes late; what a steadily slow rank causes of it is imbalance"]
     return [f"Of the communication, {seconds(late)} of a step of {seconds(step)} is waiting for ranks that come late, not the link"]
+
+
+def _input(point: PointResult) -> tuple[str, ...]:
+    """Say what the real input pipeline costs, where it was measured."""
+    fed = point.input
+    if fed is None or fed["share"] is None or fed["share_low"] is None:
+        return ()
+    share, low, high = fed["share"], fed["share_low"], fed["share_high"]
+    if share <= MATTERS or low <= 0:
+        return (f"The input pipeline costs nothing distinguishable from noise ({percent(share, low, high)})",)
+    waits = fed["wait_seconds_per_rank"]
+    longest = max(waits)
+    who = f", most on rank {waits.index(longest)}" if point.gpus > 1 else ""
+    times = f"{seconds(fed['step_seconds'])} a step instead of {seconds(point.step_seconds)}, up to {seconds(longest)} of it waiting for data{who}"
+    rank_is_named = point.slowest is not None and point.slowest.cause == "input"
+    hint = "" if rank_is_named else ": more input.workers, or faster storage"
+    return (f"With the real input pipeline {percent(share, low, high)} more is lost to input ({times}){hint}",)
 
 
 def _more_rounds(point: PointResult) -> tuple[str, ...]:

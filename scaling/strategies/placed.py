@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
 
 from torch import nn
 
+from scaling.schedule.walk import Action
+from scaling.spec import TensorSpec
 from scaling.workload.precision import RunningPrecision
 from scaling.workload.task import Batch, Task
-
-
-class Action(NamedTuple):
-    """One entry of a step's schedule: forward, backward or optimizer of a stage on a micro-batch."""
-
-    kind: Literal["F", "B", "O"]
-    stage: int
-    micro_batch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +23,8 @@ class Workload:
         precision: What really runs.
         batches: The cached inputs, one a micro-batch.
         on_phase: Called when the step enters ``forward``, ``backward`` or ``optimizer``.
+        tensor: How the model's layers may be split over the ``tp`` axis.
+        on_action: Called when a stage of a pipeline has done an action of its schedule; ``None`` where nobody times them.
     """
 
     task: Task
@@ -38,6 +33,8 @@ class Workload:
     precision: RunningPrecision
     batches: tuple[Batch, ...]
     on_phase: Callable[[str], None]
+    tensor: TensorSpec = field(default_factory=TensorSpec)
+    on_action: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +44,14 @@ class Placed:
     Attributes:
         stages: The modules that this rank holds, one a pipeline stage.
         actions: The order in which a step works on them.
+        work_share: This rank's part of the model FLOPs of the point's step; ``None`` where all ranks have equal parts.
         step: Runs one optimizer step of this rank, with the strategy's communication.
     """
 
     stages: tuple[nn.Module, ...]
     actions: tuple[Action, ...]
     step: Callable[[], None]
+    work_share: float | None = None
 
 
 def single_stage_actions(micro_batches: int) -> tuple[Action, ...]:

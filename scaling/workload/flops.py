@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -60,7 +61,13 @@ def count_step(task: Task, micro_batch: int, grad_accumulation: int, device: tor
         micro_batch: Samples of one forward pass.
         grad_accumulation: Forward and backward passes of the step.
         device: Where the step runs.
+
+    Raises:
+        ValueError: The module is spread over ranks: operators on a DTensor show the whole shape on every rank, so each rank
+            would count the work of all of them.
     """
+    if any(is_traceable_wrapper_subclass(parameter) for parameter in task.module.parameters()):
+        raise ValueError("FLOPs are counted on the unsharded module, before a strategy spreads it; this one holds DTensors")
     ledger = rehearse(task, micro_batch, device, lambda _: FlopLedger())
     return FlopCount(
         forward=grad_accumulation * ledger.flops["forward"],

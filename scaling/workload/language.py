@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -38,12 +40,37 @@ def gpt(layers: Count, hidden: Count, heads: Count, seq: Count, vocab: Count) ->
         eos_token_id=None,
         attn_implementation="sdpa",  # type: ignore[call-arg]  # taken by every configuration's **kwargs
     )
+    return Task(GPT2LMHeadModel(config), _next_tokens(seq, vocab), _token_loss, tokens_per_sample=seq)
 
-    def make_batch(samples: int, generator: torch.Generator) -> Batch:
-        tokens = torch.randint(vocab, (samples, seq + 1), generator=generator)
-        return {"input_ids": tokens[:, :-1].contiguous(), "targets": tokens[:, 1:].contiguous()}
 
-    return Task(GPT2LMHeadModel(config), make_batch, _token_loss, tokens_per_sample=seq)
+def llama(layers: int, hidden: int, heads: int, key_value_heads: int, intermediate: int, seq: int, vocab: int) -> Task:
+    """Return a Llama decoder that predicts the next token; RMSNorm, rotary positions, gated feed-forward, a head of its own.
+
+    Args:
+        layers: Transformer blocks.
+        hidden: Width of the residual stream; a multiple of ``heads``.
+        heads: Attention heads of a block.
+        key_value_heads: Heads that keys and values have; a divisor of ``heads``.
+        intermediate: Width inside the feed-forward part.
+        seq: Tokens of a sample.
+        vocab: Tokens known.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM  # here, because the import takes seconds
+
+    config = LlamaConfig(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        num_key_value_heads=key_value_heads,
+        intermediate_size=intermediate,
+        max_position_embeddings=seq,
+        vocab_size=vocab,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        attn_implementation="sdpa",  # type: ignore[call-arg]  # taken by every configuration's **kwargs
+    )
+    return Task(LlamaForCausalLM(config), _next_tokens(seq, vocab), _token_loss, tokens_per_sample=seq)
 
 
 def bert(layers: Count, hidden: Count, heads: Count, intermediate: Count, seq: Count, vocab: Count) -> Task:
@@ -82,6 +109,50 @@ def bert(layers: Count, hidden: Count, heads: Count, intermediate: Count, seq: C
         return {"input_ids": torch.where(hidden_tokens, replacement, targets), "targets": targets.masked_fill(~hidden_tokens, IGNORED)}
 
     return Task(BertForMaskedLM(config), make_batch, _token_loss, tokens_per_sample=seq)
+
+
+def gpt_heads_apart(module: nn.Module, parts: int) -> None:
+    """Make the layers of a GPT-2 fit to be split over ``parts`` ranks, in place; afterwards it computes the same only when split so.
+
+    GPT-2 keeps queries, keys and values of all heads in one ``Conv1D`` (a transposed linear layer). A slice of it would hold the
+    queries of all heads and no keys, so its columns are put in the order in which each rank needs them.
+
+    Args:
+        module: A GPT-2, or a stage of one; whatever else it holds is left alone.
+        parts: Ranks; a divisor of the heads.
+    """
+    from transformers.models.gpt2.modeling_gpt2 import GPT2MLP, GPT2Attention
+
+    for layer in module.modules():
+        if isinstance(layer, GPT2Attention):
+            width = layer.embed_dim
+            order = torch.arange(3 * width).view(3, parts, width // parts).transpose(0, 1).flatten()
+            layer.register_module("c_attn", _linear(layer.c_attn, order))
+            layer.split_size = width // parts
+        if isinstance(layer, GPT2Attention | GPT2MLP):
+            layer.register_module("c_proj", _linear(layer.c_proj))
+        if isinstance(layer, GPT2MLP):
+            layer.register_module("c_fc", _linear(layer.c_fc))
+
+
+def _linear(layer: nn.Module, order: Tensor | None = None) -> nn.Linear:
+    """Return a ``Conv1D``, whose weight is (inputs, outputs), as a linear layer with its outputs in that order."""
+    weight, bias = (layer.get_parameter(name).detach() for name in ("weight", "bias"))
+    columns = slice(None) if order is None else order.to(weight.device)
+    linear = nn.Linear(weight.shape[0], weight.shape[1], device="meta")  # meta: the values come now, none need be drawn
+    linear.weight = nn.Parameter(weight.t()[columns].contiguous())
+    linear.bias = nn.Parameter(bias[columns].contiguous())
+    return linear
+
+
+def _next_tokens(seq: int, vocab: int) -> Callable[[int, torch.Generator], Batch]:
+    """Return a batch factory of random tokens, each the target of the position before it."""
+
+    def make_batch(samples: int, generator: torch.Generator) -> Batch:
+        tokens = torch.randint(vocab, (samples, seq + 1), generator=generator)
+        return {"input_ids": tokens[:, :-1].contiguous(), "targets": tokens[:, 1:].contiguous()}
+
+    return make_batch
 
 
 def _token_loss(module: nn.Module, batch: Batch) -> Tensor:

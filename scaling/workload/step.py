@@ -40,12 +40,25 @@ def make_optimizer(name: str, module: nn.Module, learning_rate: float) -> Optimi
     Raises:
         UserError: No such optimizer, or no parameter is trained.
     """
-    if name not in OPTIMIZERS:
-        raise UserError(f"optimizer {name!r} is unknown; allowed: {', '.join(OPTIMIZERS)}")
+    # One group for each mesh: torch's fused loops over many parameters take tensors of one mesh, or plain ones, at a time.
+    by_mesh: dict[object, list[nn.Parameter]] = {}
+    for parameter in trained_parameters(name, module):
+        by_mesh.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    return OPTIMIZERS[name]([{"params": parameters} for parameters in by_mesh.values()], lr=learning_rate)
+
+
+def trained_parameters(optimizer: str, module: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that an optimizer steps.
+
+    Raises:
+        UserError: No such optimizer, or no parameter is trained.
+    """
+    if optimizer not in OPTIMIZERS:
+        raise UserError(f"optimizer {optimizer!r} is unknown; allowed: {', '.join(OPTIMIZERS)}")
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not trained:
         raise UserError("the model has no parameter with requires_grad=True; a training step needs at least one")
-    return OPTIMIZERS[name](trained, lr=learning_rate)
+    return trained
 
 
 def _ignore_phase(_phase: str) -> None:
@@ -73,6 +86,8 @@ class TrainStep:
         batches: Sequence[Batch],
         on_phase: Callable[[str], None] = _ignore_phase,
         no_sync: Callable[[], AbstractContextManager[object]] | None = None,
+        build_optimizer: Callable[[str, nn.Module, float], Optimizer] = make_optimizer,
+        scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         """Build the optimizer and the scaler.
 
@@ -85,10 +100,12 @@ class TrainStep:
             batches: One a micro-batch, already on the device.
             on_phase: Told ``forward``, ``backward`` and ``optimizer`` as they begin.
             no_sync: Opened around forward and backward of all micro-batches but the last (DDP reads its flag in forward).
+            build_optimizer: Makes the optimizer from its name, ``module`` and the step size.
+            scaler: Scales the loss; ``None``: as ``precision`` says, for gradients that are whole on this rank.
         """
         device = next(iter(batches[0].values())).device.type
         self.module = module
-        self.optimizer = make_optimizer(optimizer_name, module, learning_rate)
+        self.optimizer = build_optimizer(optimizer_name, module, learning_rate)
         self.samples = sum(len(next(iter(batch.values()))) for batch in batches)
         self._loss = task.loss
         self._batches = tuple(batches)
@@ -96,7 +113,7 @@ class TrainStep:
         self._no_sync = no_sync or nullcontext
         self._autocast_dtype = precision.autocast_dtype
         self._device = device
-        self._scaler = torch.amp.GradScaler(device, enabled=precision.use_scaler)
+        self._scaler = scaler or torch.amp.GradScaler(device, enabled=precision.use_scaler)
 
     def __call__(self) -> None:
         """Drop the last step's gradients, run the micro-batches and step the optimizer; the gradients stay until the next call."""

@@ -125,22 +125,34 @@ class _Pause(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        if ctx.layer == ctx.timetable.layers - 1:  # the first one on the way back
-            ctx.timetable.fail_if_due("backward", ctx.step)
+        ctx.timetable.fail_if_due("backward", ctx.step)  # in whichever layer of this rank comes first on the way back
         sleep(ctx.timetable.pause_seconds("backward", ctx.layer, ctx.step, len(gradient)))
         return gradient, None, None, None
 
 
+class TimedLayer(nn.Linear):
+    """A tiny linear layer followed by its pause."""
+
+    def __init__(self, timetable: Timetable, index: int) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.timetable, self.index = timetable, index
+
+    def forward(self, features: Tensor, step: int = 0) -> Tensor:
+        """Map ``features`` (samples, WIDTH) to the same shape in the time that the timetable gives this layer."""
+        paused: Tensor = _Pause.apply(super().forward(features), self.timetable, self.index, step)  # type: ignore[no-untyped-call]  # as torch leaves it
+        return paused
+
+
 class TimedModule(nn.Module):
-    """Tiny linear layers, each followed by a pause.
+    """Tiny linear layers with pauses.
 
     Attributes:
-        step: The forward calls so far, less one. With gradient accumulation each micro-batch is a call.
+        step: The forward calls so far, less one. Each micro-batch is a call.
     """
 
     def __init__(self, timetable: Timetable) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(timetable.layers))
+        self.layers = nn.ModuleList(TimedLayer(timetable, index) for index in range(timetable.layers))
         self.timetable = timetable
         self.step = -1
 
@@ -148,8 +160,10 @@ class TimedModule(nn.Module):
         """Map ``features`` (samples, WIDTH) to the same shape, as slowly as the timetable says."""
         self.step += 1
         self.timetable.fail_if_due("forward", self.step)
-        for index, layer in enumerate(self.layers):
-            features = _Pause.apply(layer(features), self.timetable, index, self.step)  # type: ignore[no-untyped-call]  # as torch leaves it
+        # The first layer then computes the gradient of its input like the others: equal sleeps, equal FLOPs.
+        features = features.detach().requires_grad_()
+        for layer in self.layers:
+            features = layer(features, step=self.step)
         return features
 
 
@@ -162,13 +176,14 @@ def timed(
     delays: Sequence[Mapping[str, Any]] = (),
     faults: Sequence[Mapping[str, Any]] = (),
 ) -> Task:
-    """Return a workload whose step takes ``forward_seconds + backward_seconds``, plus the delays.
+    """Return a workload whose micro-batch takes ``forward_seconds + backward_seconds``, plus the delays.
 
     Args:
-        forward_seconds: Sleep in the forward pass of a step (of a micro-batch, with gradient accumulation).
+        forward_seconds: Sleep in the forward pass of a micro-batch.
         backward_seconds: Sleep in its backward pass.
         layers: Layers over which the sleep is spread.
-        proportional: Whether all sleeps grow with the micro-batch.
+        proportional: Whether all sleeps grow with the micro-batch, as the work of a real model does: then a step takes the
+            same time however it is cut into micro-batches.
         reference_batch: The micro-batch for which the seconds hold if ``proportional``.
         delays: Keyword arguments of ``Delay``.
         faults: Keyword arguments of ``Fault``.

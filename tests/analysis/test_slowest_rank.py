@@ -6,9 +6,15 @@ import pytest
 
 from scaling.analysis.blocks import rounds_of
 from scaling.analysis.reduce import reduce_point
-from scaling.analysis.slowest import slowest
+from scaling.analysis.slowest import Cost, slowest
 
 EVEN = dict.fromkeys(("solo", "concurrent", "sharded", "parallel"), [0.1] * 4)
+
+
+def judged(rounds, work_shares, imbalance):
+    nothing = Cost(share=None, interval=None)
+    costs = {"imbalance": Cost(share=0.15, interval=imbalance), "input": nothing, "exposed_communication": nothing}
+    return slowest(rounds, work_shares, costs, links=(), seed=0)
 
 
 def late(seconds, rank=2):
@@ -49,13 +55,13 @@ def test_two_rounds_are_no_evidence(bench):
 @pytest.mark.parametrize("imbalance", [None, (0.01, 0.3)])
 def test_an_imbalance_that_may_be_nothing_names_nobody(bench, imbalance):
     four = bench(4)
-    assert slowest(_rounds(four, [2] * 5), four.facts.work_shares, imbalance, seed=0) is None
+    assert judged(_rounds(four, [2] * 5), four.facts.work_shares, imbalance) is None
 
 
 def test_a_rank_must_be_the_slowest_in_four_of_five_rounds(bench):
     four = bench(4)
-    assert slowest(_rounds(four, [2, 2, 0, 2, 2]), four.facts.work_shares, (0.1, 0.2), seed=0).rank == 2
-    assert slowest(_rounds(four, [2, 0, 1, 2, 2]), four.facts.work_shares, (0.1, 0.2), seed=0) is None
+    assert judged(_rounds(four, [2, 2, 0, 2, 2]), four.facts.work_shares, (0.1, 0.2)).rank == 2
+    assert judged(_rounds(four, [2, 0, 1, 2, 2]), four.facts.work_shares, (0.1, 0.2)) is None
 
 
 def test_a_lateness_that_one_round_in_five_denies_is_not_named(bench):
@@ -66,17 +72,17 @@ def test_a_lateness_that_one_round_in_five_denies_is_not_named(bench):
         for number, own in enumerate((0.12, 0.12, 0.083, 0.12, 0.12))
         for sample in four.steady({"concurrent": late(own), "sharded": late(own)}, rounds=1)
     ]
-    assert slowest(rounds_of(samples, four.point), four.facts.work_shares, (0.1, 0.2), seed=0) is None
+    assert judged(rounds_of(samples, four.point), four.facts.work_shares, (0.1, 0.2)) is None
 
 
 def test_a_slow_card_with_little_work_does_not_hold_the_others_up(bench):
     four = bench(4)
     samples = four.steady({"concurrent": late(0.2), "sharded": [0.1] * 4})
-    assert slowest(rounds_of(samples, four.point), (2 / 7, 2 / 7, 1 / 7, 2 / 7), (0.1, 0.2), seed=0) is None
+    assert judged(rounds_of(samples, four.point), (2 / 7, 2 / 7, 1 / 7, 2 / 7), (0.1, 0.2)) is None
     late_after_all = four.steady({"concurrent": late(0.3), "sharded": late(0.15)})
-    assert slowest(rounds_of(late_after_all, four.point), (2 / 7, 2 / 7, 1 / 7, 2 / 7), (0.1, 0.2), seed=0).rank == 2
+    assert judged(rounds_of(late_after_all, four.point), (2 / 7, 2 / 7, 1 / 7, 2 / 7), (0.1, 0.2)).rank == 2
     busy_but_fast = four.steady({"concurrent": late(0.09), "sharded": late(0.18)})
-    assert slowest(rounds_of(busy_but_fast, four.point), (1 / 5, 1 / 5, 2 / 5, 1 / 5), (0.1, 0.2), seed=0).rank == 2
+    assert judged(rounds_of(busy_but_fast, four.point), (1 / 5, 1 / 5, 2 / 5, 1 / 5), (0.1, 0.2)).rank == 2
 
 
 def test_two_ranks_that_are_late_alike_are_not_told_apart(bench):

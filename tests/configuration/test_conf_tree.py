@@ -30,7 +30,7 @@ def test_every_choice_of_every_group_composes(file: Any) -> None:
         assert parse_card(config.hardware, str(file)).name == choice
     elif group != "experiment":
         chosen: Any = getattr(config, group)
-        name = chosen["name"] if isinstance(chosen, dict) else chosen.name
+        name = chosen["name"] if isinstance(chosen, dict) else getattr(chosen, "kind" if group == "input" else "name")
         assert name == choice
 
 

@@ -52,6 +52,20 @@ def test_strong_scaling_divides_the_global_batch_and_solo_takes_all_of_it() -> N
     assert spec.solo.batch_global == 8
 
 
+def test_cards_that_split_the_work_of_a_group_add_their_batches_to_it() -> None:
+    weak = spec_of("gpus=4", "batch_per_card=6", "strategy.dp_shard=2", "strategy.tp=2", "grad_accumulation=3", machine=EIGHT_CORES).points[0]
+    assert (weak.batch.batch_global, weak.batch.batch_per_data_rank, weak.batch.micro_batch) == (24, 12, 4)
+    strong = spec_of("gpus=4", "scaling=strong", "batch_global=8", "strategy.tp=4", machine=EIGHT_CORES).points[0]
+    assert (strong.batch.batch_global, strong.batch.batch_per_data_rank, strong.batch_per_card) == (8, 8, 2)
+
+
+def test_the_plan_of_a_model_is_for_the_strategy_and_not_for_its_factory() -> None:
+    workload = spec_of("model=gpt_tiny", "gpus=1").workload
+    assert workload.tensor.plan["transformer.h.*.attn.c_attn"] == "colwise"
+    assert workload.tensor.preparation == "scaling.workload.language:gpt_heads_apart"
+    assert not {key for key in workload.model.arguments if key.startswith("tp_")}
+
+
 def test_threads_are_the_same_for_all_points_and_never_more_than_cores() -> None:
     spec = spec_of("gpus=[1,4]", machine=EIGHT_CORES)
     assert spec.threads_per_rank == 2
@@ -87,6 +101,9 @@ def test_a_gpu_gets_longer_blocks_and_time_to_warm_up() -> None:
         (["learning_rate=inf"], TWO_CORES, ["learning_rate", "finite"]),
         (["learning_rate=0"], TWO_CORES, ["learning_rate=0", "positive"]),
         (["optimizer=adam"], TWO_CORES, ['optimizer="adam"', "sgd, adamw"]),
+        (["recompute=half"], TWO_CORES, ['recompute="half"', "none, selective, full"]),
+        (["compile=maybe"], TWO_CORES, ['compile="maybe"', "true or false"]),
+        (["measure.memory_limit_gb=0"], TWO_CORES, ["measure.memory_limit_gb=0", "positive number of GB"]),
         (["measure.block_steps=0"], TWO_CORES, ["measure.block_steps=0", "positive integer"]),
         (["measure.rounds=0"], TWO_CORES, ["measure.rounds=0", "positive integer"]),
         (["measure.timeout=0"], TWO_CORES, ["measure.timeout=0", "positive"]),
@@ -95,6 +112,8 @@ def test_a_gpu_gets_longer_blocks_and_time_to_warm_up() -> None:
         (["scaling=strong", "batch_global=7", "gpus=[1,2]"], TWO_CORES, ["batch_global=7", "gpus=2", "1, 7"]),
         (["batch_global=8"], TWO_CORES, ["batch_global", "scaling=strong"]),
         (["grad_accumulation=3", "batch_per_card=8"], TWO_CORES, ["grad_accumulation=3", "divisor of 8"]),
+        (["gpus=2", "strategy.tp=4"], TWO_CORES, ["strategy.tp=4", "gpus=2", "1, 2"]),
+        (["gpus=2", "model=resnet50", "+model.tp_plan=[a]"], TWO_CORES, ["model.tp_plan", "colwise"]),
         (["gpus=4", "interconnect=nvlink"], TWO_CORES, ["interconnect=nvlink", "no GPU", "device=cpu"]),
         (["hardware=a100_sxm_80g"], TWO_CORES, ["hardware=a100_sxm_80g", "no GPU", "device=cpu"]),
         (["interconnect=nvlink", "device=cpu"], FOUR_CARDS, ["interconnect=nvlink", "never labelled"]),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.machine.preflight import folder_problems, host_name_problems, interface_problems
+from scaling.machine.preflight import compiler_problems, folder_problems, host_name_problems, interface_problems
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
@@ -77,3 +77,12 @@ def test_interfaces_that_do_not_exist_are_problems_and_the_present_ones_are_list
     (problem,) = interface_problems({"GLOO_SOCKET_IFNAME": f"lo,{name}"})
     assert repr(name) in problem
     assert "lo" in problem.split("allowed are")[1]
+
+
+def test_a_compiler_that_is_not_there_is_a_problem_with_its_cure(tmp_path: Path) -> None:
+    (tmp_path / "my-compiler").write_text("#!/bin/sh\n", encoding="ascii")
+    (tmp_path / "my-compiler").chmod(0o755)
+    assert compiler_problems({"CXX": "my-compiler", "PATH": str(tmp_path)}) == []
+    (problem,) = compiler_problems({"PATH": str(tmp_path)})
+    assert "'g++' is not found" in problem
+    assert "compile=false" in problem

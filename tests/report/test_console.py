@@ -9,8 +9,9 @@ from rich.text import Text
 
 from scaling.report import console
 from scaling.report.headline import first_line, headline
-from scaling.report.tables import loss_table, notes, results_table
+from scaling.report.tables import loss_table, notes, results_table, step_tables
 from scaling.spec import BatchSpec, MeasureSpec, PointSpec, RunSpec, TargetSpec, WorkloadSpec
+from scaling.step_records import Collective, MemoryUse
 
 FOLDER = Path("runs/20260102T030405Z-example-0a1b2c")
 
@@ -169,3 +170,19 @@ def test_progress_in_a_terminal_redraws_one_line_without_a_thread(terminal):
     assert "measuring  round 1/1  solo  block 1/2  about 3 min left" in plain
     assert "measuring  round 1/1  parallel  gpus2  block 2/2  about 3 s left" in plain
     assert "a line that stays" in plain
+
+
+def test_what_the_input_costs_has_a_column_of_its_own_where_it_was_measured(make_point, make_result):
+    fed = {"share": 0.4, "share_low": 0.35, "share_high": 0.45, "step_seconds": 0.2, "wait_seconds_per_rank": (0.0, 0.1), "workers": 0, "pin_memory": False}
+    table = loss_table(make_result(make_point(2, {"overhead": 0.1}, input=fed)))
+    assert dict(zip(table.headings, table.rows[0], strict=True))["input, on top"] == "40 % (35-45)"
+    assert "input, on top" not in loss_table(make_result(make_point(2, {"overhead": 0.1}))).headings
+
+
+def test_what_a_step_exchanges_and_what_its_fullest_rank_holds_are_shown_where_known(make_result, make_point):
+    reduced = Collective(kind="all_reduce", axis="dp_replicate", calls_per_step=3, payload_bytes_per_step=10_363_392)
+    light, full = (MemoryUse(peak=peak, parameters=4_000, gradients=4_000, optimizer=0, activations=500, other=12) for peak in (7_000, 9_000))
+    exchanged, held = step_tables(make_result(make_point(1), make_point(2, collectives=(reduced,), memory_bytes_per_rank=(light, full))))
+    assert exchanged.rows == (("2", "all-reduce", "dp_replicate", "3", "10.4 MB"),)
+    assert held.rows == (("2", "9.00 kB", "4.00 kB", "4.00 kB", "0 B", "500 B", "12 B"),)
+    assert step_tables(make_result(make_point(2))) == ()

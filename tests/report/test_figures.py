@@ -45,3 +45,7 @@ def test_rates_of_one_table_share_a_unit():
 
 def test_a_listing_reads_as_english():
     assert [figures.listing(items) for items in ([], [1], [1, 2], [1, 2, 4])] == ["", "1", "1 and 2", "1, 2 and 4"]
+
+
+def test_sizes_are_decimal_and_keep_three_digits():
+    assert [figures.size(value) for value in (0, 512, 4096, 10_363_392, 1.35e9)] == ["0 B", "512 B", "4.10 kB", "10.4 MB", "1.35 GB"]

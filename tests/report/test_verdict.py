@@ -113,3 +113,41 @@ def test_the_curve_says_where_efficiency_falls_most(make_point, make_result):
 def test_the_curve_calls_no_fall_what_the_intervals_do_not_separate(make_point, make_result):
     points = [make_point(gpus, {"overhead": loss}) for gpus, loss in ((2, 0.05), (4, 0.06), (8, 0.07))]
     assert verdict(make_result(*points))[-1].endswith("0.95 at 2 to 0.93 at 8 cards: no fall distinguishable from noise")
+
+
+def fed(share, half_width=0.02, waits=(0.0, 0.1)):
+    figures = {"share": share, "share_low": share - half_width, "share_high": share + half_width, "step_seconds": 0.2, "wait_seconds_per_rank": waits}
+    return {**figures, "workers": 0, "pin_memory": False}
+
+
+def test_what_the_input_costs_is_said_apart_from_the_loss_with_the_rank_that_waits_most(make_point, make_result):
+    *_, line = verdict(make_result(make_point(2, half_width=0.015, input=fed(0.4))))
+    assert line.startswith("With the real input pipeline 40 % (38-42) more is lost to input (200 ms a step instead of 100 ms")
+    assert "up to 100 ms of it waiting for data, most on rank 1" in line and line.endswith("more input.workers, or faster storage")
+
+
+def test_a_rank_whose_loader_is_slow_is_named_with_cause_input(make_point, make_result):
+    lines = verdict(make_result(make_point(2, input=fed(0.4), slowest=Slowest(rank=1, host="box", cause="input"))))
+    assert any(line.startswith("Rank 1 on box holds the others up (cause: input): its steps wait for data") for line in lines)
+    assert not any("more input.workers" in line for line in lines)
+
+
+def test_a_rank_with_slow_links_is_named_beside_the_loss_to_communication(make_point, make_result):
+    slowest = Slowest(rank=1, host="box", cause="communication")
+    lines = verdict(make_result(make_point(4, {"exposed_communication": 0.3}, slowest=slowest)))
+    assert lines[1].startswith("Rank 1 on box holds the others up (cause: communication): its links to all others are slower")
+
+
+@pytest.mark.parametrize("source", [fed(0.01, 0.005), fed(0.1, 0.12)])
+def test_an_input_pipeline_that_keeps_up_is_said_to(make_point, make_result, source):
+    assert any(line.startswith("The input pipeline costs nothing distinguishable from noise") for line in verdict(make_result(make_point(2, input=source))))
+
+
+def test_one_card_is_told_what_its_input_costs_too(make_point, make_result):
+    _, line, _ = verdict(make_result(make_point(1, input=fed(0.4, waits=(0.1,)))))
+    assert "up to 100 ms of it waiting for data)" in line
+
+
+def test_lateness_beside_an_imbalance_is_not_put_down_to_the_link(make_point, make_result):
+    late = make_point(2, {"exposed_communication": 0.2, "imbalance": 0.2}, late_arrival_seconds=0.05)
+    assert "what a steadily slow rank causes of it is imbalance" in verdict(make_result(late))[-1]

@@ -18,12 +18,13 @@ from scaling.workload.precision import resolve
 from scaling.workload.step import TrainStep, make_batches
 from scaling.workload.task import Task, build_task, check_model
 
-SHIPPED = ("resnet50", "bert_base", "gpt", "gpt_tiny", "mlp", "timed")
+SHIPPED = ("resnet50", "bert_base", "gpt", "gpt_tiny", "llama_tiny", "mlp", "timed")
 TINY: dict[str, dict[str, Any]] = {
     "resnet50": {"image": 32, "classes": 5},
     "bert_base": {"layers": 2, "hidden": 16, "heads": 2, "intermediate": 32, "seq": 12, "vocab": 50},
     "gpt": {"layers": 2, "hidden": 16, "heads": 2, "seq": 12, "vocab": 50},
     "gpt_tiny": {"layers": 1, "hidden": 16, "heads": 2, "seq": 8, "vocab": 50},
+    "llama_tiny": {"layers": 1, "hidden": 16, "heads": 2, "key_value_heads": 2, "intermediate": 24, "seq": 8, "vocab": 50},
     "mlp": {"width": 16, "depth": 2, "classes": 3},
     "timed": {"forward_seconds": 0.001, "backward_seconds": 0.001},
 }
@@ -35,7 +36,8 @@ def shipped(name: str) -> tuple[TargetSpec, int]:
     content = yaml.safe_load((conf() / "model" / f"{name}.yaml").read_text(encoding="utf-8"))
     assert content.pop("name") == name
     batch = content.pop("batch_per_card")
-    return TargetSpec(name=name, target=content.pop("_target_"), arguments=content), batch
+    arguments = {key: value for key, value in content.items() if key != "_target_" and not key.startswith("tp_")}
+    return TargetSpec(name=name, target=content["_target_"], arguments=arguments), batch
 
 
 def tiny(name: str) -> Task:
@@ -120,6 +122,7 @@ def test_tokens_are_known_for_language_and_only_there() -> None:
         "bert_base": 12,
         "gpt": 12,
         "gpt_tiny": 8,
+        "llama_tiny": 8,
         "mlp": None,
         "timed": None,
     }

@@ -1,0 +1,46 @@
+"""Frozen records of what one step exchanges and what it holds in memory; ``scaling.records`` puts them into results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """One kind of exchange on one axis of the mesh, summed over a step of one rank.
+
+    Attributes:
+        kind: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``send``, ``recv``, ...
+        axis: The mesh axis whose ranks take part; several, joined by ``x``, where the group spans them.
+        payload_bytes_per_step: S as in nccl-tests, summed over the calls: each rank's buffer for all-reduce, broadcast and
+            send/recv, the whole buffer for all-gather, reduce-scatter and all-to-all.
+    """
+
+    kind: str
+    axis: str
+    calls_per_step: int
+    payload_bytes_per_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """Memory of one rank in a step, in bytes.
+
+    The parts may add up to more than ``peak``: gradients grow while activations shrink.
+
+    Attributes:
+        peak: What is held at the fullest moment.
+        parameters: What the optimizer trains: this rank's shards where they are sharded.
+        gradients: Their gradients, when the optimizer steps.
+        optimizer: State of the optimizer.
+        activations: What else the step itself has allocated at the fullest moment: saved for backward, and temporary.
+        other: What else was there before the step, at the fullest moment (buffers, inputs, communication buffers); on a card
+            also what its allocator took on top of what was asked for.
+    """
+
+    peak: int
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    other: int
