@@ -59,13 +59,13 @@ class TestFlops:
         assert counted("selective").recomputed == counted("none").recomputed == LAYERS * SCORES  # inside the fused attention, always
 
     def test_the_real_pass_counts_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from scaling.workload import flops
+        from scaling.workload import rehearsal
 
         def refuse(_mode: object) -> None:
             raise RuntimeError("no fake tensors in this test")
 
         expected = counted("full")
-        monkeypatch.setattr(flops, "FakeCopyMode", refuse)
+        monkeypatch.setattr(rehearsal, "FakeCopyMode", refuse)
         assert counted("full") == expected
 
 
