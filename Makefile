@@ -2,11 +2,12 @@
 # make run ARGS="gpus=2 model=mlp"    the same with overrides
 # make test           set up .venv, then ruff, mypy, import contracts and pytest
 # make faults         the ways to fail that make test leaves out
+# make long           shares of every pipeline schedule and other checks of half a minute and more
 # make benchmark      our step time against a hand-written DDP loop
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: help setup run test faults check format benchmark
+.PHONY: help setup run test faults long check format benchmark
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -34,6 +35,9 @@ test: check
 
 faults: setup
 	$(PYTHON) -m pytest -m faults $(PYTEST_ARGS)
+
+long: setup
+	$(PYTHON) -m pytest -m long $(PYTEST_ARGS)
 
 format: setup
 	$(PYTHON) -m ruff check --fix .

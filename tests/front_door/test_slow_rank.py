@@ -10,9 +10,9 @@ import pytest
 
 pytestmark = pytest.mark.ranks
 
-SLEEP, DELAY = 0.08, 0.08
+SLEEP, DELAY = 0.12, 0.12
 TOLERANCE = 0.03
-"""Of the sum of the cards, and of each figure. Of the slower rank's step of 160 ms that is 4.8 ms: a step works for 2 to 3 ms besides sleeping."""
+"""Of the sum of the cards, and of each figure. Of the slower rank's step of 240 ms that is 7 ms: a step works for 2 to 3 ms besides sleeping."""
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ import pytest
 
 pytestmark = pytest.mark.ranks
 
-TOLERANCE = 0.03  # of a step of 120 ms: 3.6 ms, and it works for 2 to 3 ms besides sleeping
+TOLERANCE = 0.03  # of a step of 150 ms: 4.5 ms, and it works for 2 to 3 ms besides sleeping
 
 
 @pytest.fixture(scope="module")
 def sweep(run: Callable[..., Any], short: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory) -> Any:
     asked = ["-m", "gpus=2", "scaling=strong", "batch_global=8", "grad_accumulation=1,3", "model.proportional=true,false", "optimizer=sgd"]
-    return run(tmp_path_factory.mktemp("strong"), *asked, *short(0.12, block_steps=3), "tracking.enabled=false")
+    return run(tmp_path_factory.mktemp("strong"), *asked, *short(0.15, block_steps=3), "tracking.enabled=false")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def points(sweep: Any, result_in: Callable[[Path], dict[str, Any]]) -> dict[bool
 def test_a_step_whose_time_follows_the_batch_scales_fully(points: dict[bool, dict[str, Any]], sweep: Any, undisturbed: Callable[[Any], None]) -> None:
     undisturbed(sweep)
     assert points[True]["scaling_efficiency"] == pytest.approx(1, abs=TOLERANCE)
-    assert points[True]["step_seconds"] == pytest.approx(0.12, rel=2 * TOLERANCE)
+    assert points[True]["step_seconds"] == pytest.approx(0.15, rel=2 * TOLERANCE)
 
 
 def test_a_step_whose_time_does_not_follow_the_batch_gives_half_on_two_cards(

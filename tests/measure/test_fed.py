@@ -88,6 +88,7 @@ def test_a_slow_loader_is_named_with_its_rank_and_costs_what_its_delay_takes(run
     assert len((folder / "ranks" / "probe-rank1.jsonl").read_text().splitlines()) == 3
 
 
+@pytest.mark.long
 def test_a_slow_backward_is_named_as_compute_and_the_other_rank_waits_for_it(run: Run) -> None:
     point, _ = run(slow=({"rank": 0, "phase": "backward", "seconds": DELAY},), kind="loader")
     assert point.slowest is not None
@@ -96,6 +97,7 @@ def test_a_slow_backward_is_named_as_compute_and_the_other_rank_waits_for_it(run
     assert point.input is not None and abs(point.input["share"]) < 0.1
 
 
+@pytest.mark.long
 def test_programs_that_do_not_fit_together_take_turns_and_every_rung_is_measured(run: Run) -> None:
     point, _ = run(memory_limit_gb=0.1)  # a rank process holds several times that much, a step of this model next to nothing
     assert TAKE_TURNS in point.notes

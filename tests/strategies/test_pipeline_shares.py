@@ -56,13 +56,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("shares")
 
 
+@pytest.mark.long
 def test_two_stages_of_which_one_works_at_a_time_deliver_half(folder: Path) -> None:
     measured = point("layers", folder)
     assert measured["scaling_efficiency"] == pytest.approx(0.5, abs=0.03)
     assert measured["loss"]["bubble"] == pytest.approx(0.5, abs=0.03)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("schedule", ["1f1b", pytest.param("gpipe", marks=pytest.mark.long)])
 def test_four_micro_batches_over_two_stages_leave_a_bubble_of_a_fifth(folder: Path, schedule: str) -> None:
     # (p - 1) / (m + p - 1) = 1 / 5
     measured = point(schedule, folder)
@@ -70,6 +71,7 @@ def test_four_micro_batches_over_two_stages_leave_a_bubble_of_a_fifth(folder: Pa
     assert measured["loss"]["bubble"] == pytest.approx(0.2, abs=0.03)
 
 
+@pytest.mark.long
 def test_stages_of_one_and_two_layers_lose_by_imbalance_and_not_by_overhead(folder: Path) -> None:
     # The slow stage holds 2/3 of the work: paced = (1/2) / (2/3) = 0.75. With the fast stage's f + b = 1 and 4 micro-batches the
     # step takes 1 + 4 x 2 units instead of 8: scheduled = 0.75 x 8/9.
