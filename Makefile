@@ -1,10 +1,11 @@
 # make run            set up .venv, then measure what this machine's cards deliver together
 # make run ARGS="gpus=2 model=mlp"    the same with overrides
 # make test           set up .venv, then ruff, mypy, import contracts and pytest
+# make accuracy       refit the pricing constants from benchmarks/data and write docs/accuracy.md
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: help setup run test check format benchmark
+.PHONY: help setup run test check format benchmark accuracy
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -36,3 +37,7 @@ format: setup
 
 benchmark: setup
 	$(PYTHON) benchmarks/overhead.py
+
+accuracy: setup
+	$(PYTHON) benchmarks/fit.py
+	$(PYTHON) benchmarks/accuracy.py

@@ -90,6 +90,7 @@ class RunConfig:
     measure: MeasureConfig
     hardware: Mapping[str, Any] | None = None
     interconnect: Mapping[str, Any] | None = None
+    network: Mapping[str, Any] | None = None
 
 
 def load(container: Mapping[str, Any]) -> RunConfig:

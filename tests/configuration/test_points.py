@@ -95,6 +95,7 @@ def test_a_gpu_gets_longer_blocks_and_time_to_warm_up() -> None:
         (["scaling=strong", "batch_global=7", "gpus=[1,2]"], TWO_CORES, ["batch_global=7", "gpus=2", "1, 7"]),
         (["batch_global=8"], TWO_CORES, ["batch_global", "scaling=strong"]),
         (["grad_accumulation=3", "batch_per_card=8"], TWO_CORES, ["grad_accumulation=3", "divisor of 8"]),
+        (["network=ib_ndr"], FOUR_CARDS, ["network=ib_ndr", "leave network out"]),
         (["gpus=4", "interconnect=nvlink"], TWO_CORES, ["interconnect=nvlink", "no GPU", "device=cpu"]),
         (["hardware=a100_sxm_80g"], TWO_CORES, ["hardware=a100_sxm_80g", "no GPU", "device=cpu"]),
         (["interconnect=nvlink", "device=cpu"], FOUR_CARDS, ["interconnect=nvlink", "never labelled"]),
