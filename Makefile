@@ -4,10 +4,11 @@
 # make faults         the ways to fail that make test leaves out
 # make long           shares of every pipeline schedule and other checks of half a minute and more
 # make benchmark      our step time against a hand-written DDP loop
+# make accuracy       refit the pricing constants from benchmarks/data and write docs/accuracy.md
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: help setup run test faults long check format benchmark
+.PHONY: help setup run test faults long check format benchmark accuracy
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -45,3 +46,7 @@ format: setup
 
 benchmark: setup
 	$(PYTHON) benchmarks/overhead.py
+
+accuracy: setup
+	$(PYTHON) benchmarks/fit.py
+	$(PYTHON) benchmarks/accuracy.py

@@ -115,6 +115,7 @@ class RunConfig:
     measure: MeasureConfig
     hardware: Mapping[str, Any] | None = None
     interconnect: Mapping[str, Any] | None = None
+    network: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

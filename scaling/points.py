@@ -75,6 +75,8 @@ def resolve(config: RunConfig, machine: Machine, run_id: str) -> RunSpec:
 
 
 def _device(config: RunConfig, machine: Machine) -> Literal["cpu", "cuda"]:
+    if config.network is not None:
+        raise UserError(f"network={config.network['name']}: measuring happens in this machine, over no network; leave network out")
     asked = [f"{key}={value['name']}" for key, value in (("hardware", config.hardware), ("interconnect", config.interconnect)) if value]
     if config.device == "cuda" and not machine.gpus:
         raise UserError("device=cuda: no CUDA card found here (NVML lists none); use device=cpu, or run on a machine with a driver and a card")

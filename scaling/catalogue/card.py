@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from scaling.catalogue.pricing import Pricing
+
 GIB = 2**30
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
@@ -103,6 +105,7 @@ class Card:
         tensor_boost_mhz: Clock behind the tensor-core peaks where it is another one.
         sm_count: Streaming multiprocessors (compute units on AMD).
         power_limit_watts: Default board power limit.
+        pricing: Constants that turn operators and collectives into seconds.
         source: Where the figures come from.
     """
 
@@ -127,6 +130,7 @@ class Card:
     pcie: Pcie | None = None
     ecc: bool | None = None
     price: Price | None = None
+    pricing: Pricing | None = None
     confidence: Literal["high", "medium", "low"] = "low"
     notes: str = ""
 

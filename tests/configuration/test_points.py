@@ -114,6 +114,7 @@ def test_a_gpu_gets_longer_blocks_and_time_to_warm_up() -> None:
         (["grad_accumulation=3", "batch_per_card=8"], TWO_CORES, ["grad_accumulation=3", "divisor of 8"]),
         (["gpus=2", "strategy.tp=4"], TWO_CORES, ["strategy.tp=4", "gpus=2", "1, 2"]),
         (["gpus=2", "model=resnet50", "+model.tp_plan=[a]"], TWO_CORES, ["model.tp_plan", "colwise"]),
+        (["network=ib_ndr"], FOUR_CARDS, ["network=ib_ndr", "leave network out"]),
         (["gpus=4", "interconnect=nvlink"], TWO_CORES, ["interconnect=nvlink", "no GPU", "device=cpu"]),
         (["hardware=a100_sxm_80g"], TWO_CORES, ["hardware=a100_sxm_80g", "no GPU", "device=cpu"]),
         (["interconnect=nvlink", "device=cpu"], FOUR_CARDS, ["interconnect=nvlink", "never labelled"]),
