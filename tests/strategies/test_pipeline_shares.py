@@ -63,7 +63,8 @@ def test_two_stages_of_which_one_works_at_a_time_deliver_half(folder: Path) -> N
     assert measured["loss"]["bubble"] == pytest.approx(0.5, abs=0.03)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", pytest.param("gpipe", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_four_micro_batches_over_two_stages_leave_a_bubble_of_a_fifth(folder: Path, schedule: str) -> None:
     # (p - 1) / (m + p - 1) = 1 / 5
     measured = point(schedule, folder)
