@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from scaling.workload.task import Batch, Count, Task
+from scaling.workload.task import Batch, Task
 
 WIDTH = 8  # features of each layer: a product of microseconds
 NAP_SECONDS = 0.05  # of a hanging rank: short, so that signals are handled at once
@@ -114,24 +115,32 @@ class Timetable:
                 fault.happen()
 
 
-class _Pause(torch.autograd.Function):
-    """The identity, which sleeps on the way forward and on the way back."""
+class _TimedLinear(torch.autograd.Function):
+    """A linear layer that takes as long as the timetable says, its own arithmetic included, on the way forward and on the way back."""
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, timetable: Timetable, layer: int, step: int) -> Tensor:
+    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, timetable: Timetable, layer: int, step: int) -> Tensor:
+        begun = time.perf_counter()
         ctx.timetable, ctx.layer, ctx.step = timetable, layer, step
-        sleep(timetable.pause_seconds("forward", layer, step, len(features)))
-        return features.view_as(features)
+        ctx.save_for_backward(features, weight)
+        output = functional.linear(features, weight, bias)
+        sleep_until(begun + timetable.pause_seconds("forward", layer, step, len(features)))
+        return output
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
+        begun = time.perf_counter()
         ctx.timetable.fail_if_due("backward", ctx.step)  # in whichever layer of this rank comes first on the way back
-        sleep(ctx.timetable.pause_seconds("backward", ctx.layer, ctx.step, len(gradient)))
-        return gradient, None, None, None
+        features, weight = ctx.saved_tensors
+        gradient = gradient.to(weight.dtype)  # autocast's dtype until here
+        # The first layer computes the gradient of its input like the others: equal times, equal FLOPs.
+        gradients = gradient @ weight, gradient.t() @ features.to(weight.dtype), gradient.sum(0)
+        sleep_until(begun + ctx.timetable.pause_seconds("backward", ctx.layer, ctx.step, len(gradient)))
+        return *gradients, None, None, None
 
 
 class TimedLayer(nn.Linear):
-    """A tiny linear layer followed by its pause."""
+    """A tiny linear layer of known duration."""
 
     def __init__(self, timetable: Timetable, index: int) -> None:
         super().__init__(WIDTH, WIDTH)
@@ -139,12 +148,12 @@ class TimedLayer(nn.Linear):
 
     def forward(self, features: Tensor, step: int = 0) -> Tensor:
         """Map ``features`` (samples, WIDTH) to the same shape in the time that the timetable gives this layer."""
-        paused: Tensor = _Pause.apply(super().forward(features), self.timetable, self.index, step)  # type: ignore[no-untyped-call]  # as torch leaves it
-        return paused
+        output: Tensor = _TimedLinear.apply(features, self.weight, self.bias, self.timetable, self.index, step)  # type: ignore[no-untyped-call]  # as torch leaves it
+        return output
 
 
 class TimedModule(nn.Module):
-    """Tiny linear layers with pauses.
+    """Tiny linear layers of known duration.
 
     Attributes:
         step: The forward calls so far, less one. Each micro-batch is a call.
@@ -160,8 +169,6 @@ class TimedModule(nn.Module):
         """Map ``features`` (samples, WIDTH) to the same shape, as slowly as the timetable says."""
         self.step += 1
         self.timetable.fail_if_due("forward", self.step)
-        # The first layer then computes the gradient of its input like the others: equal sleeps, equal FLOPs.
-        features = features.detach().requires_grad_()
         for layer in self.layers:
             features = layer(features, step=self.step)
         return features
@@ -170,9 +177,9 @@ class TimedModule(nn.Module):
 def timed(
     forward_seconds: float = 0.05,
     backward_seconds: float = 0.05,
-    layers: Count = 2,
+    layers: int = 2,
     proportional: bool = False,
-    reference_batch: Count = 1,
+    reference_batch: int = 1,
     delays: Sequence[Mapping[str, Any]] = (),
     faults: Sequence[Mapping[str, Any]] = (),
 ) -> Task:
@@ -213,8 +220,12 @@ def timed(
 
 
 def sleep(seconds: float) -> None:
-    """Sleep until ``seconds`` from now by an absolute deadline, without using a core."""
-    deadline = time.perf_counter() + seconds
+    """Sleep for ``seconds``, without using a core."""
+    sleep_until(time.perf_counter() + seconds)
+
+
+def sleep_until(deadline: float) -> None:
+    """Sleep until a time of ``time.perf_counter``, without using a core."""
     while (left := deadline - time.perf_counter()) > 0:
         time.sleep(left)
 
