@@ -1,10 +1,11 @@
 # make run            set up .venv, then measure what this machine's cards deliver together
 # make run ARGS="gpus=2 model=mlp"    the same with overrides
 # make test           set up .venv, then ruff, mypy, import contracts and pytest
+# make nodes          the long tests over network namespaces (needs root, ip and tc); make nodes-table writes docs/nodes.md's table
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: help setup run test check format benchmark
+.PHONY: help setup run test check format benchmark nodes nodes-table
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -36,3 +37,9 @@ format: setup
 
 benchmark: setup
 	$(PYTHON) benchmarks/overhead.py
+
+nodes: setup
+	$(PYTHON) -m pytest -m nodes tests/nodes $(PYTEST_ARGS)
+
+nodes-table: setup
+	$(PYTHON) benchmarks/nodes_table.py

@@ -98,10 +98,11 @@ def _point(spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointF
         notes.append(f"figures are from the {estimate.rounds} complete rounds before the failure")
     if measured.interrupted:
         notes.append(f"the run was interrupted after {estimate.rounds} complete rounds")
-    if spec.measure.oversubscribe and spec.device == "cpu" and len({core for cores in spec.affinity for core in cores}) < len(spec.affinity):
+    if spec.measure.oversubscribe and spec.device == "cpu" and _shares_cores(spec):
         notes.append("oversubscribed: there were more ranks than cores, so ranks shared cores")
     cards = _cards([report.card for report in reports], precision) if spec.device == "cuda" else _Cards(hardware=None, peak=None, notes=())
     rate, rate_notes = _rates(spec, point, measured, facts, estimate, cards)
+    by_link, link_note = communication_by_link(point, estimate.loss.get("exposed_communication"))
     batch = point.batch
     return PointResult(
         status=status,
@@ -136,9 +137,25 @@ def _point(spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointF
         batch_global=batch.batch_global,
         grad_accumulation=batch.grad_accumulation,
         warmup_steps=preparation.warmup_steps.get(point.name, 0),
-        notes=tuple(dict.fromkeys([*notes, *cards.notes, *rate_notes])),
+        exposed_communication_by_link=by_link,
+        notes=tuple(dict.fromkeys([*notes, *cards.notes, *rate_notes, *link_note])),
         **rate,
     )
+
+
+def communication_by_link(point: PointSpec, exposed: float | None) -> tuple[dict[str, float] | None, list[str]]:
+    """Split exposed communication into that inside nodes and that between them, and say why where it cannot be.
+
+    Points on one node, and points with one card a node, cross one kind of link only. Where an axis of the mesh spans both, a
+    collective waits for both at once, and no rung of the ladder takes one of them away.
+    """
+    if exposed is None or point.gpus == 1:
+        return None, []
+    if point.nodes == 1:
+        return {"inside_nodes": exposed, "between_nodes": 0.0}, []
+    if point.nodes == point.gpus:
+        return {"inside_nodes": 0.0, "between_nodes": exposed}, []
+    return None, ["exposed communication is not split into inside and between nodes: the ranks communicate over both in one collective"]
 
 
 def _rates(
@@ -214,13 +231,17 @@ def _cards(cards: Sequence[CardInfo], precision: str) -> _Cards:
     return _Cards(hardware=" + ".join(names) or None, peak=total(peaks), notes=tuple(dict.fromkeys(notes)))
 
 
+def _shares_cores(spec: RunSpec) -> bool:
+    return len({(spec.node_of(rank), core) for rank, cores in enumerate(spec.affinity) for core in cores}) < len(spec.affinity)
+
+
 def _environment(spec: RunSpec, reports: Sequence[RankReport]) -> dict[str, Any]:
     """Return versions, hosts and their cards; no host and no version but Python's where no rank ever reported."""
     first = reports[0] if reports else None
     hosts: dict[str, dict[str, Any]] = {}
     for report in reports:
         card = report.card
-        host = hosts.setdefault(card.host, {"name": card.host, "cpu": report.cpu, "cores": report.cpu_cores, "cards": []})
+        host = hosts.setdefault(card.host, {"name": card.host, "cpu": report.cpu, "cores": report.cpu_cores, "interface": report.interface, "cards": []})
         host["cards"].append({key: value for key, value in asdict(card).items() if key in {"index", "name", "uuid", "power_limit_watts"}})
     versions = {name: getattr(first, name, None) for name in ("torch", "cuda", "cudnn", "nccl", "driver")}
     return {

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from scaling.records import PointError
 
+OK, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes: all points measured, some failed, the request was wrong, a signal came."""
+
 
 class ScalingError(Exception):
     """Root of the errors that this project raises on purpose."""

@@ -65,7 +65,7 @@ class Worker:
     """
 
     def __init__(self, spec_path: Path, folder: Path, rank: int, local_rank: int, world_size: int) -> None:
-        self.folder, self.rank, self.world_size = folder, rank, world_size
+        self.folder, self.rank, self.local_rank, self.world_size = folder, rank, local_rank, world_size
         self.spec = specs.read(spec_path)
         self.spec_sha256 = specs.digest(spec_path)
         self.host = socket.gethostname()
@@ -119,7 +119,7 @@ class Worker:
     def _describe(self, command: Mapping[str, Any]) -> dict[str, Any]:
         from scaling.measure.identity import describe
 
-        return asdict(describe(self.rank, self.host, self.device, self.precision, self.spec_sha256))
+        return asdict(describe(self.rank, self.local_rank, self.host, self.device, self.precision, self.spec_sha256))
 
     def _peak(self, command: Mapping[str, Any]) -> dict[str, Any]:
         from scaling.measure.cards import matmul_gflops
@@ -148,7 +148,7 @@ class Worker:
             point = self.spec.point(name)
             group = process_group(range(point.gpus), self.world_size, "fake" if kind == "sharded" else None)
             let_gloo_yield()
-            if self.rank >= point.gpus:
+            if group is None:
                 return {}
             program = self._builder.placed(point, group)
         self._programs[key] = program
@@ -245,7 +245,7 @@ def _serve(worker: Worker, store: Store, log: Path) -> int:
             _report_failure(error, store, identity, worker.folder, worker.rank, log)
             return 1
         store.set(f"reply/{identity}/{worker.rank}", reply)
-        if store.add(f"replied/{identity}", 1) == len(command["ranks"]):
+        if store.add(f"replied/{identity}", 1) == command["replies"]:
             store.set(f"done/{identity}", "ok")
 
 
