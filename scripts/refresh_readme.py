@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = re.compile(r"(^## One command\n\n```sh\n(?P<command>.*?)\n```\n.*?^```text\n)(?P<output>.*?)(^```$)", re.DOTALL | re.MULTILINE)
-PROGRESS = re.compile(r"^(starting|counting FLOPs|building|warming up|measuring)\b")
+PROGRESS = re.compile(r"^(starting|counting FLOPs|looking at a step|building|warming up|measuring)\b")
 
 
 def without_progress(output: str) -> str:
