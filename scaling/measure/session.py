@@ -9,7 +9,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -113,6 +113,10 @@ class Session:
         if self._world >= FEWEST_RANKS_FOR_LINKS:
             self._probe({"kind": "links"}, range(self._world), number)
 
+    def _points_of(self, block: Block) -> tuple[str, ...]:
+        """Return the points that a failure in this block belongs to."""
+        return (block.point,) if block.point else tuple(point.name for point in self.points)
+
     def _withheld(self, block: Block) -> bool:
         if block.program == "solo":
             return self.preparation.solo is None
@@ -126,8 +130,7 @@ class Session:
 
     def _with_peak(self, report: RankReport) -> RankReport:
         answer = self._ask({"kind": "peak"}, [report.rank])
-        fields = {name: getattr(report, name) for name in report.__slots__}
-        return RankReport(**{**fields, "measured_peak_gflops": answer[report.rank]["gflops"]})
+        return replace(report, measured_peak_gflops=answer[report.rank]["gflops"])
 
     def _prepare_programs(self) -> None:
         common = self._prepare_solo()
@@ -195,7 +198,7 @@ class Session:
         """Have a block's program in memory and warm: it is built now if it never was, or had to make room."""
         if block.program in self._residency.resident:
             return
-        self.affected = (block.point,) if block.point else tuple(point.name for point in self.points)
+        self.affected = self._points_of(block)
         point = self.spec.point(block.point) if block.point else None
         for program in dict.fromkeys((carrier(block.program, point), block.program)):
             if program not in self._residency.resident:
@@ -243,7 +246,7 @@ class Session:
 
     def _run(self, block: Block, number: int, *, drop: int, steps: int | None = None, seconds: float | None = None) -> list[BlockSample]:
         """Run a block and return its samples; remember the step times for the lengths of later blocks."""
-        self.affected = (block.point,) if block.point else tuple(point.name for point in self.points)
+        self.affected = self._points_of(block)
         if steps is None:
             steps, seconds = self._length(block, seconds)
         command = {

@@ -59,7 +59,7 @@ def test_the_rank_outside_the_collective_is_blamed_wherever_it_got_to(wait: Fram
 
 
 def test_a_rank_that_waits_at_the_meeting_point_is_not_blamed() -> None:
-    meeting = suspect(0, Frame("/home/me/scaling/measure/blocks.py", 30, "meet"), phase="meet", step=4)
+    meeting = suspect(0, Frame("/src/scaling/measure/blocks.py", 30, "meet"), phase="meet", step=4)
     working = suspect(1, USER, phase="forward")
     assert culprit([meeting, working]) is working
 
