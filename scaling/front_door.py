@@ -49,6 +49,9 @@ def serve(program: str, job: Job, chosen: Callable[[list[str]], list[str]] = lam
         with tempfile.TemporaryDirectory() as scratch:  # a multirun writes its own summary, which nobody here asks for
             sys.argv[1:] = [*arguments, *chosen(arguments), f"hydra.sweep.dir={scratch}"]
             each()
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has gone (--help | head)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (hydra.errors.HydraException, OmegaConfBaseException) as error:
         return _refuse(composition_line(error, arguments, program))
     except (Interrupted, KeyboardInterrupt):

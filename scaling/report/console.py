@@ -5,6 +5,7 @@ On a pipe there are no control codes, tables are Markdown that nothing cuts at 8
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,10 +27,20 @@ _HEADING = "bold"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")  # escape sequences, then single control characters
 
 
+class _Console(Console):
+    """A console whose reader may go away (``| head``): what is measured is worth more than what is shown."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing from here on, instead of ending the program as rich does."""
+        self.quiet = True
+        # The stream itself leads nowhere now, or the interpreter's last flush would fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
 def open_console(stream: TextIO) -> Console:
     """Return a console for this stream; only a terminal gets colours, cursor movements and a width."""
     terminal = stream.isatty()  # said explicitly: rich would also believe FORCE_COLOR, and put codes into a pipe
-    return Console(
+    return _Console(
         file=stream,
         force_terminal=terminal,
         no_color=None if terminal else True,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scaling.workload.task import Batch, Count, Task
+from scaling.workload.task import Batch, Count, DivisorOf, Task
+
+Heads = Annotated[Count, DivisorOf("hidden")]
 
 MASKED_SHARE = 0.15  # of the positions: Devlin et al. 2019, arXiv 1810.04805, section 3.1
 IGNORED = -100  # the label that cross_entropy leaves out by default
 
 
-def gpt(layers: Count, hidden: Count, heads: Count, seq: Count, vocab: Count) -> Task:
+def gpt(layers: Count, hidden: Count, heads: Heads, seq: Count, vocab: Count) -> Task:
     """Return a GPT-2 decoder that predicts the next token at each of ``seq`` positions; the head shares the embedding's weight.
 
     Args:
@@ -43,7 +46,9 @@ def gpt(layers: Count, hidden: Count, heads: Count, seq: Count, vocab: Count) ->
     return Task(GPT2LMHeadModel(config), _next_tokens(seq, vocab), _token_loss, tokens_per_sample=seq)
 
 
-def llama(layers: int, hidden: int, heads: int, key_value_heads: int, intermediate: int, seq: int, vocab: int) -> Task:
+def llama(
+    layers: Count, hidden: Count, heads: Heads, key_value_heads: Annotated[Count, DivisorOf("heads")], intermediate: Count, seq: Count, vocab: Count
+) -> Task:
     """Return a Llama decoder that predicts the next token; RMSNorm, rotary positions, gated feed-forward, a head of its own.
 
     Args:
@@ -73,7 +78,7 @@ def llama(layers: int, hidden: int, heads: int, key_value_heads: int, intermedia
     return Task(LlamaForCausalLM(config), _next_tokens(seq, vocab), _token_loss, tokens_per_sample=seq)
 
 
-def bert(layers: Count, hidden: Count, heads: Count, intermediate: Count, seq: Count, vocab: Count) -> Task:
+def bert(layers: Count, hidden: Count, heads: Heads, intermediate: Count, seq: Count, vocab: Count) -> Task:
     """Return a BERT encoder that predicts masked tokens; the head shares the embedding's weight.
 
     Args:

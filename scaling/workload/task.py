@@ -24,6 +24,13 @@ Count = Annotated[int, Field(gt=0)]
 
 
 @dataclass(frozen=True, slots=True)
+class DivisorOf:
+    """Stands in the annotation of a size that must divide another argument: ``heads: Annotated[Count, DivisorOf("hidden")]``."""
+
+    whole: str
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """A model with its inputs and its loss; what every model factory returns.
 
@@ -110,6 +117,10 @@ def _check_arguments(model: TargetSpec, factory: Callable[..., Any]) -> None:
     for name, annotation in _annotations(factory).items():
         if name in model.arguments:
             _check_value(f"model.{name}", model.arguments[name], annotation)
+    for name, annotation in _annotations(factory).items():
+        for rule in getattr(annotation, "__metadata__", ()):
+            if isinstance(rule, DivisorOf) and name in model.arguments and rule.whole in model.arguments:
+                _check_divides(name, model.arguments[name], rule.whole, model.arguments[rule.whole])
 
 
 def _annotations(factory: Callable[..., Any]) -> Mapping[str, Any]:
@@ -132,6 +143,18 @@ def _check_value(key: str, value: Any, annotation: Any) -> None:
         return
     except ValidationError as error:
         raise UserError(f"{key}={json.dumps(value)} is not allowed: {error.errors()[0]['msg'].replace('Input', 'it')}") from error
+
+
+def _check_divides(part: str, divisor: int, whole: str, value: int) -> None:
+    """Check that one size divides another.
+
+    Raises:
+        UserError: It does not; the line lists the sizes nearby that do.
+    """
+    if value % divisor:
+        valid = [size for size in range(1, value + 1) if value % size == 0]
+        nearest = sorted(sorted(valid, key=lambda size: abs(size - divisor))[:4])
+        raise UserError(f"model.{part}={divisor} does not divide model.{whole}={value}; the nearest that do: {', '.join(map(str, nearest))}")
 
 
 def _one_line(error: Exception) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ UNDER_LOAD_SECONDS = 10  # under 3 s on a quiet machine
         (["learning_rate=nan"], ["learning_rate", "finite"]),
         (["steps=0"], ["steps: unknown key", "--help"]),
         (["model.layers=0", "model=gpt_tiny"], ["model.layers=0"]),
+        (["model.heads=5", "model=gpt_tiny"], ["model.heads=5", "model.hidden=192", "3, 4, 6"]),
         (["device=cpu", "gpus=4", "interconnect=nvlink"], ["interconnect=nvlink", "device=cpu 'gpus=[1,2]'"]),
         (["launcher=inline", "device=cpu", "gpus=2"], ["launcher=inline", "gpus=1"]),
         (["-m", "device=cpu", "gpus=0,-1"], ["gpus="]),
@@ -52,6 +55,14 @@ def test_help_lists_every_group_and_key(run: Callable[..., Any], tmp_path: Path,
         assert f"\n{key}" in shown.out
     assert list(tmp_path.iterdir()) == []
     assert shown.seconds < UNDER_LOAD_SECONDS
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    shown = subprocess.Popen([sys.executable, "-m", "scaling.run", "--help"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert shown.stdout is not None and shown.stderr is not None
+    shown.stdout.close()
+    assert (shown.wait(), shown.stderr.read()) == (0, b"")
+    shown.stderr.close()
 
 
 def test_a_dry_run_shows_points_rungs_commands_and_minutes_and_measures_nothing(run: Callable[..., Any], tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def test_one_folder_holds_everything_and_nothing_lies_beside_it_but_mlflow(curve
     assert re.fullmatch(r"\d{8}T\d{6}Z-timed-ddp-fp32-[0-9a-f]{6}", folder.name)
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     logs = {"logs/start-rank0.log", "logs/start-rank1.log", "logs/gpus1-rank0.log", "logs/gpus2-rank0.log", "logs/gpus2-rank1.log"}
-    assert files == {"result.json", "config.yaml", "spec.json", "scaling.png", "report.html", "ranks/rank0.jsonl", "ranks/rank1.jsonl", *logs}
+    ranks = {f"ranks/{kind}{rank}.jsonl" for kind in ("rank", "probe-rank") for rank in (0, 1)}
+    assert files == {"result.json", "config.yaml", "spec.json", "scaling.png", "report.html", *ranks, *logs}
 
 
 def test_a_person_reads_what_is_measured_the_table_the_verdict_and_where_it_is(curve: Any) -> None:

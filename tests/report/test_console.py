@@ -1,4 +1,5 @@
 import io
+import os
 import re
 import threading
 from dataclasses import replace
@@ -31,6 +32,13 @@ def terminal(monkeypatch):
 def shown(result, stream):
     console.show(result, console.open_console(stream), FOLDER, closing=("mlflow ui --backend-store-uri sqlite:///mlflow.db",))
     return stream.getvalue()
+
+
+def test_a_reader_that_goes_away_ends_the_printing_and_not_the_run(make_result, make_point):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream:
+        console.show(make_result(make_point(1)), console.open_console(stream), FOLDER)
 
 
 def test_a_pipe_gets_no_control_codes_even_when_colour_is_forced(monkeypatch, make_result, make_point, failed_point):
