@@ -76,8 +76,8 @@ class Session:
         answers = self._ask({"kind": "describe"}, everyone, _PREPARE_SECONDS)
         reports = [TypeAdapter(RankReport).validate_python(tuples(answers[rank])) for rank in everyone]
         require_equal_specs(reports)
-        self.observer.update("counting FLOPs", 0, 0, "", "", None)
         if count:
+            self.observer.update("counting FLOPs", 0, 0, "", "", None)
             answer = self._ask({"kind": "count"}, [0], _PREPARE_SECONDS)[0]
             self.preparation.flops = TypeAdapter(FlopCount).validate_python(tuples(answer["flops"]))
             self.preparation.tokens_per_sample = answer["tokens_per_sample"]

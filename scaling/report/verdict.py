@@ -26,7 +26,7 @@ _NEXT = {
     "imbalance": "no single rank stands out: uneven work or jitter of all ranks; look at the outlying steps and at other programs on the hosts",
     "overhead": "the strategy's own work costs this much without any transfer (copies into buckets, replicated or smaller kernels): "
     "a larger batch per card spreads it over more work",
-    "bubble": "stages wait for their turn: more micro-batches in a step, or an interleaved or zero-bubble schedule",
+    "bubble": "stages wait for their turn: more micro-batches in a step (strategy.microbatches), or strategy.schedule=interleaved_1f1b",
     "exposed_communication": "transfers are not hidden behind the backward pass: a larger batch per card, gradient accumulation with no_sync, "
     "another bucket size or a faster link",
     "unexplained": "a rung had to be withheld, so this gap has no cause yet; the notes say why",
@@ -37,6 +37,8 @@ _NEXT_ON_CPU = {
     "exposed_communication": "gloo moves the data with the very cores that compute: a larger batch per card or gradient accumulation with "
     "no_sync; this says nothing about NVLink or PCIe",
 }
+_NEXT_FOR_LAYERS = "one stage works at a time by design: strategy=pipeline lets them work on different micro-batches"
+_UNEVEN_STAGES = "its stages may hold more work than the others' (strategy.split moves blocks); else "
 _NEXT_FOR_SLOWEST = {
     "compute": "compare its solo rate with the other cards', then its clocks, heat and other programs on it",
     "input": "its steps wait for data while the others' do not: compare its storage, its cores and its loader processes with theirs",
@@ -116,10 +118,13 @@ def advice(point: PointResult) -> tuple[str, ...]:
     lines = []
     if point.slowest is not None:
         slow = point.slowest
-        lines.append(f"Rank {slow.rank} on {slow.host} holds the others up (cause: {slow.cause}): {_NEXT_FOR_SLOWEST[slow.cause]}")
+        stages = _UNEVEN_STAGES if point.pp > 1 and slow.cause == "compute" else ""
+        lines.append(f"Rank {slow.rank} on {slow.host} holds the others up (cause: {slow.cause}): {stages}{_NEXT_FOR_SLOWEST[slow.cause]}")
     if shares and not (shares[0].name == "imbalance" and lines):
         name = shares[0].name
         hint = _NEXT_ON_CPU.get(name, _NEXT[name]) if point.device == "cpu" else _NEXT[name]
+        if name == "bubble" and point.strategy == "layers":
+            hint = _NEXT_FOR_LAYERS
         lines.append(f"Next, for {_IN_WORDS.get(name, name)}: {hint}")
     if any(share.name == "exposed_communication" for share in shares):
         lines += _late(point)

@@ -30,7 +30,7 @@ def truth(some, rounds):
     return loss_of(Ladder(rungs=parts[0].rungs, rates=rates, launches=(0,) * len(rates), notes=()), seed=0)
 
 
-@pytest.mark.parametrize("rounds", [5, 10])
+@pytest.mark.parametrize("rounds", [5, pytest.param(10, marks=pytest.mark.long)])
 def test_intervals_cover_the_truth_in_90_to_98_percent_of_runs(bench, rounds):
     two = bench(2)
     right = truth(two, rounds)

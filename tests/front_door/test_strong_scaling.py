@@ -47,4 +47,5 @@ def test_the_batch_is_divided_and_solo_does_all_of_it(points: dict[bool, dict[st
 def test_refused_jobs_of_a_sweep_leave_the_others_alone_and_give_the_exit_code(sweep: Any) -> None:
     assert sweep.code == 2
     assert len(sweep.folders()) == 2  # those of grad_accumulation=1
+    assert [path.name for path in sweep.place.iterdir()] == ["runs"]
     assert sweep.err.splitlines() == ["refused: grad_accumulation=3 does not divide the 8 samples a card; choose a divisor of 8"] * 2

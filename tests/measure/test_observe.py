@@ -69,6 +69,7 @@ def test_a_step_is_the_same_while_it_is_looked_at() -> None:
     assert losses[0] == losses[1]
 
 
+@pytest.mark.long  # compiles
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on CPU")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore::FutureWarning:torch", "ignore::UserWarning:torch")
 def test_compiled_blocks_that_recompute_give_the_gradients_of_plain_ones() -> None:

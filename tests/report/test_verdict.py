@@ -151,3 +151,15 @@ def test_one_card_is_told_what_its_input_costs_too(make_point, make_result):
 def test_lateness_beside_an_imbalance_is_not_put_down_to_the_link(make_point, make_result):
     late = make_point(2, {"exposed_communication": 0.2, "imbalance": 0.2}, late_arrival_seconds=0.05)
     assert "what a steadily slow rank causes of it is imbalance" in verdict(make_result(late))[-1]
+
+
+@pytest.mark.parametrize(("strategy", "hint"), [("pipeline", "strategy.microbatches"), ("layers", "strategy=pipeline")])
+def test_a_bubble_is_answered_with_what_this_strategy_can_change(make_point, make_result, strategy, hint):
+    _, advice = verdict(make_result(make_point(2, {"bubble": 0.2}, strategy=strategy, dp_replicate=1, pp=2)))
+    assert advice.startswith("Next, for bubble:") and hint in advice
+
+
+def test_a_slow_stage_is_first_suspected_of_holding_more_work(make_point, make_result):
+    slow = Slowest(rank=1, host="box", cause="compute")
+    _, advice, *_ = verdict(make_result(make_point(2, {"imbalance": 0.2}, slowest=slow, dp_replicate=1, pp=2)))
+    assert "strategy.split" in advice

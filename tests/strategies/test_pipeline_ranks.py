@@ -34,14 +34,16 @@ FOUR_RANKS: dict[str, dict[str, Any]] = {
     "pp x dp_shard": {"model": "gpt_tiny", "samples": 4, "degrees": {"pp": 2, "dp_shard": 2}, "options": {"schedule": "interleaved_1f1b"}},
     "pp x tp": {"model": "gpt_tiny", "degrees": {"pp": 2, "tp": 2}},
 }
+EVERY_TIME = {"1f1b", "interleaved", "layers", "bert uneven", "timed", "pp x dp_shard"}
+"""What ``make test`` runs; the others are left to ``make long``."""
 BELOW = {"fp16": 1e-4}
 """Largest difference of a parameter after 3 steps; 1e-6 in fp32. A half has a relative precision of 5e-4, and parameters move by 1e-2."""
 
 
 @cache
-def ran(world: int, folder: Path) -> list[dict[str, Any]]:
-    """Run the cases of a world once; return each rank's outcomes by case."""
-    cases = TWO_RANKS if world == 2 else FOUR_RANKS
+def ran(world: int, folder: Path, every_time: bool) -> list[dict[str, Any]]:
+    """Run the cases of a world once, those of every time or the others; return each rank's outcomes by case."""
+    cases = {name: case for name, case in (TWO_RANKS if world == 2 else FOUR_RANKS).items() if (name in EVERY_TIME) == every_time}
     (folder / "cases.json").write_text(json.dumps([{"name": name, "degrees": {"pp": 2}, **case} for name, case in cases.items()]), encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -64,13 +66,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pipelines")
 
 
-@pytest.fixture(params=[(2, name) for name in TWO_RANKS] + [(4, name) for name in FOUR_RANKS], ids=lambda param: param[1])
+CASES = [(2, name) for name in TWO_RANKS] + [(4, name) for name in FOUR_RANKS]
+
+
+@pytest.fixture(params=[pytest.param(case, marks=[] if case[1] in EVERY_TIME else pytest.mark.long, id=case[1]) for case in CASES])
 def outcomes(request: pytest.FixtureRequest, folder: Path) -> tuple[str, list[dict[str, Any]]]:
     """Return a case's name and what each rank found."""
     world, name = request.param
-    own = folder / str(world)
+    own = folder / f"{world}-{name in EVERY_TIME}"
     own.mkdir(exist_ok=True)
-    return name, [rank[name] for rank in ran(world, own)]
+    return name, [rank[name] for rank in ran(world, own, name in EVERY_TIME)]
 
 
 def test_three_steps_give_the_parameters_of_one_process(outcomes: tuple[str, list[dict[str, Any]]]) -> None:
