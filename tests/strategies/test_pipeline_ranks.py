@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,6 @@ import pytest
 
 pytestmark = pytest.mark.ranks
 
-PROGRAM = Path(__file__).with_name("pipeline_cases.py")
 TWO_RANKS: dict[str, dict[str, Any]] = {
     "gpipe": {"model": "gpt_tiny", "options": {"schedule": "gpipe"}},
     "1f1b": {"model": "gpt_tiny", "options": {"schedule": "1f1b"}},
@@ -41,23 +37,11 @@ BELOW = {"fp16": 1e-4}
 
 
 @cache
-def ran(world: int, folder: Path, every_time: bool) -> list[dict[str, Any]]:
+def ran(run_world: Callable[..., None], world: int, folder: Path, every_time: bool) -> list[dict[str, Any]]:
     """Run the cases of a world once, those of every time or the others; return each rank's outcomes by case."""
     cases = {name: case for name, case in (TWO_RANKS if world == 2 else FOUR_RANKS).items() if (name in EVERY_TIME) == every_time}
     (folder / "cases.json").write_text(json.dumps([{"name": name, "degrees": {"pp": 2}, **case} for name, case in cases.items()]), encoding="utf-8")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(PROGRAM), str(folder / "cases.json"), str(folder)]
-    with (folder / "output.txt").open("w", encoding="utf-8") as output:
-        ranks = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stdout=output, stderr=output) for rank in range(world)]
-        try:
-            codes = [rank.wait(timeout=300) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-    assert codes == [0] * world, (folder / "output.txt").read_text(encoding="utf-8")[-4000:]
+    run_world("pipeline_cases.py", world, folder, folder / "cases.json", folder)
     return [json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8")) for rank in range(world)]
 
 
@@ -70,12 +54,12 @@ CASES = [(2, name) for name in TWO_RANKS] + [(4, name) for name in FOUR_RANKS]
 
 
 @pytest.fixture(params=[pytest.param(case, marks=[] if case[1] in EVERY_TIME else pytest.mark.long, id=case[1]) for case in CASES])
-def outcomes(request: pytest.FixtureRequest, folder: Path) -> tuple[str, list[dict[str, Any]]]:
+def outcomes(request: pytest.FixtureRequest, world_of: Callable[..., None], folder: Path) -> tuple[str, list[dict[str, Any]]]:
     """Return a case's name and what each rank found."""
     world, name = request.param
     own = folder / f"{world}-{name in EVERY_TIME}"
     own.mkdir(exist_ok=True)
-    return name, [rank[name] for rank in ran(world, own, name in EVERY_TIME)]
+    return name, [rank[name] for rank in ran(world_of, world, own, name in EVERY_TIME)]
 
 
 def test_three_steps_give_the_parameters_of_one_process(outcomes: tuple[str, list[dict[str, Any]]]) -> None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +11,6 @@ import pytest
 
 pytestmark = pytest.mark.ranks
 
-PROGRAM = Path(__file__).with_name("strategy_cases.py")
 DDP, FSDP, TENSOR = {"dp_replicate": 2}, {"dp_shard": 2}, {"tp": 2}
 SEQUENCE = {"sequence_parallel": True}
 EXACT: dict[str, dict[str, Any]] = {
@@ -65,31 +60,19 @@ def sorted_out(names: Iterable[str]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[Any]]]:
+def outcomes(request: pytest.FixtureRequest, world_of: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[Any]]]:
     """Run the cases that the selected tests ask for, those of two ranks and those of four, each in one launch; an outcome holds one value a rank."""
     folder = tmp_path_factory.mktemp("cases")
     of_this_file = [item for item in request.session.items if item.path == request.path]
     asked = {item.callspec.params["name"] for item in of_this_file if hasattr(item, "callspec")} | {"ddp, adamw", "zero1, adamw"}
     two, four = ({name: case for name, case in cases.items() if name in asked} for cases in (TWO, FOUR))
-    return {**launched(folder / "two", 2, two), **launched(folder / "four", 4, four)}
+    return {**launched(world_of, folder / "two", 2, two), **launched(world_of, folder / "four", 4, four)}
 
 
-def launched(folder: Path, world: int, cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+def launched(run_world: Callable[..., None], folder: Path, world: int, cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
     folder.mkdir()
     (folder / "cases.json").write_text(json.dumps([{"name": name, **case} for name, case in cases.items()]), encoding="utf-8")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(PROGRAM), str(folder), str(folder / "cases.json")]
-    with (folder / "output.txt").open("w", encoding="utf-8") as output:
-        ranks = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stdout=output, stderr=output) for rank in range(world)]
-        try:
-            codes = [rank.wait(timeout=400) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-    assert codes == [0] * world, (folder / "output.txt").read_text(encoding="utf-8")[-4000:]
+    run_world("strategy_cases.py", world, folder, folder, folder / "cases.json")
     results: dict[str, dict[str, list[Any]]] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     return results
 
