@@ -220,8 +220,9 @@ class RunSpec:
         device: ``cpu`` or ``cuda``.
         solo: Batch of the ``solo`` and ``concurrent`` rungs: ``batch_per_card`` under weak scaling, the whole global batch under strong.
         threads_per_rank: torch threads of each rank, the same in every rung and point.
-        affinity: Cores of each rank (``device=cpu``); empty where ranks are not pinned.
+        affinity: Cores of each rank on its own host (``device=cpu``); empty where ranks are not pinned.
         input: Where inputs come from in the rung ``fed``.
+        gpus_per_node: Rank r lies on node ``r // gpus_per_node``; ``None``: all lie on one node.
     """
 
     __pydantic_config__ = _STRICT
@@ -236,11 +237,16 @@ class RunSpec:
     threads_per_rank: int
     affinity: tuple[tuple[int, ...], ...]
     input: InputSpec = field(default_factory=InputSpec)
+    gpus_per_node: int | None = None
 
     @property
     def world_size(self) -> int:
         """Ranks to start: the largest point's cards."""
         return max(point.gpus for point in self.points)
+
+    def node_of(self, rank: int) -> int:
+        """Return the number of the node that a rank lies on."""
+        return rank // self.gpus_per_node if self.gpus_per_node else 0
 
     def point(self, name: str) -> PointSpec:
         """Return the point of that name.
