@@ -3,7 +3,7 @@
 # make test           set up .venv, then ruff, mypy, import contracts and pytest
 # make faults         the ways to fail that make test leaves out
 # make long           shares of every pipeline schedule and other checks of half a minute and more
-# make nodes          the long tests over network namespaces (needs root, ip and tc); make nodes-table writes docs/nodes.md's table
+# make nodes          the long tests over several nodes and of Ray (root, ip and tc); make nodes-table writes docs/nodes.md's table
 # make benchmark      our step time against a hand-written DDP loop
 # make accuracy       refit the pricing constants from benchmarks/data and write docs/accuracy.md
 VENV := .venv
@@ -53,7 +53,7 @@ accuracy: setup
 	$(PYTHON) benchmarks/accuracy.py
 
 nodes: setup
-	$(PYTHON) -m pytest -m nodes tests/nodes $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -m nodes $(PYTEST_ARGS)
 
 nodes-table: setup
 	$(PYTHON) benchmarks/nodes_table.py

@@ -1,15 +1,13 @@
-"""What a slower network costs: one card on each of two hosts, each a network namespace, over links of several rates.
+"""What a slower network costs: two hosts, each a network namespace, over links of two rates, started by torchrun and by Ray.
 
-    python benchmarks/nodes_table.py        (root, ip and tc; some minutes)
+    python benchmarks/nodes_table.py [torchrun] [ray]        (root, ip and tc; about six minutes for each launcher)
 
-Measures with ``python -m scaling.run`` as a user would, and writes the table between the marks in ``docs/nodes.md``.
+Measures with ``python -m scaling.run`` as a user would, and writes the rows between the marks in ``docs/nodes.md``; those of a launcher
+that was not asked for stay.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,60 +17,63 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from scaling.report.figures import interval, percent, seconds  # noqa: E402
-from tests.nodes import paced_mlp  # noqa: E402
-from tests.nodes.namespaces import Hosts, cores_of_two, unavailable  # noqa: E402
+from tests.nodes.namespaces import unavailable  # noqa: E402
+from tests.nodes.over_links import HYBRID, point_over_links  # noqa: E402
 
-RATES_MBIT = (1000.0, 500.0, 200.0)
-STRATEGIES = ("ddp",)
+RATES_MBIT = (1000.0, 200.0)
+CASES = (
+    ("ddp", 1, ("strategy=ddp",)),
+    ("fsdp", 1, ("strategy=fsdp",)),
+    ("fsdp over all", 2, ("strategy=fsdp",)),
+    ("fsdp inside, copies between", 2, HYBRID),
+)
+LAUNCHERS = ("torchrun", "ray")
 PAGE = ROOT / "docs" / "nodes.md"
 BEGIN, END = "<!-- table begins -->", "<!-- table ends -->"
-HEADINGS = ("strategy", "link", "step time", "efficiency", "exposed communication", "other losses")
-LIMIT_SECONDS = 900
+HEADINGS = ("launcher", "strategy", "cards", "link", "step time", "efficiency", "exposed communication", "inside nodes", "between nodes", "other losses")
 
 
-def main() -> int:
-    if reason := unavailable():
-        print(reason, file=sys.stderr)
+def main(launchers: list[str]) -> int:
+    if (reason := unavailable()) or set(launchers) - set(LAUNCHERS):
+        print(reason or f"launchers are {', '.join(LAUNCHERS)}, not {' '.join(launchers)}", file=sys.stderr)
         return 1
-    rows = [row(strategy, rate, measured(strategy, rate)) for strategy in STRATEGIES for rate in RATES_MBIT]
-    lines = [f"| {' | '.join(cells)} |" for cells in (HEADINGS, ["---"] + ["---:"] * (len(HEADINGS) - 1), *rows)]
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
+    known, _, after = rest.partition(END)
+    rows = {launcher: [line for line in known.splitlines() if line.startswith(f"| {launcher} |")] for launcher in LAUNCHERS}
+    for launcher in launchers or LAUNCHERS:
+        rows[launcher] = [line(row(launcher, case, rate)) for case in CASES for rate in RATES_MBIT]
+    lines = [line(HEADINGS), line(["---"] * 2 + ["---:"] * (len(HEADINGS) - 2)), *(entry for launcher in LAUNCHERS for entry in rows[launcher])]
     PAGE.write_text("\n".join([before + BEGIN, *lines, END + after]), encoding="utf-8")
     print("\n".join(lines))
     return 0
 
 
-def measured(strategy: str, mbit: float) -> dict[str, Any]:
-    """Return the point of two cards over a link of this rate."""
-    with tempfile.TemporaryDirectory() as folder, Hosts(cores_of_two(), mbit=mbit) as network:
-        overrides = ["device=cpu", "gpus=2", "nodes=2", network.rendezvous, f"strategy={strategy}", "measure=standard", "measure.rounds_max=20"]
-        overrides += ["tracking.enabled=false", f"output={folder}", *paced_mlp.OVERRIDES]
-        command = [sys.executable, "-m", "scaling.run", *overrides]
-        started = [
-            host.start(command, ROOT, {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}) for host in network.hosts
-        ]
-        for process in started:
-            _, errors = process.communicate(timeout=LIMIT_SECONDS)
-            if process.returncode:
-                raise subprocess.CalledProcessError(process.returncode, command, stderr=errors)
-        (result,) = Path(folder).glob("*/result.json")
-        point: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))["points"][0]
-    return point
+def line(cells: Any) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
-def row(strategy: str, mbit: float, point: dict[str, Any]) -> list[str]:
-    loss, ends = point["loss"], point["loss_interval"]
+def row(launcher: str, case: tuple[str, int, tuple[str, ...]], mbit: float) -> list[str]:
+    """Measure a case over a link of this rate and return its row."""
+    strategy, cards_a_node, overrides = case
+    with tempfile.TemporaryDirectory() as folder:
+        point = point_over_links(Path(folder), mbit, launcher, cards_a_node, overrides)
+    loss, ends, split = point["loss"], point["loss_interval"], point["exposed_communication_by_link"]
     other = sum(loss[share] or 0.0 for share in ("contention", "imbalance", "overhead", "bubble", "unexplained"))
-    return [
+    sides = [percent(split[side], *split[f"{side}_interval"]) if split else "both at once" for side in ("inside_nodes", "between_nodes")]
+    cells = [
+        launcher,
         strategy,
+        f"2 x {cards_a_node}",
         f"{mbit:g} Mbit/s",
         seconds(point["step_seconds"]),
         interval(point["scaling_efficiency"], point["scaling_efficiency_low"], point["scaling_efficiency_high"]),
         percent(loss["exposed_communication"], *ends["exposed_communication"]),
+        *sides,
         percent(other),
     ]
+    print(line(cells), flush=True)
+    return cells
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-from launch.part import Part
+from launch.part import Part, command_of
 from scaling.errors import RankFailure
 from scaling.records import PointError
 
@@ -90,7 +89,6 @@ class AgentThread:
     def __init__(self, module: str, spec_path: Path, folder: Path, part: Part) -> None:
         variables = {
             "SCALING_CONTROL": f"{part.host}:{part.port}",
-            "SCALING_DRIVER_PID": str(os.getpid()),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])),
             "PYTHONUNBUFFERED": "1",
         }
@@ -102,7 +100,7 @@ class AgentThread:
             local_world_size=part.ranks,
             rdzv_handler=meeting,
             entrypoint="/bin/sh",
-            args=("-c", _COMMAND, "sh", sys.executable, "-m", module, str(spec_path), str(folder)),
+            args=("-c", _COMMAND, "sh", *command_of(module, spec_path, folder)),
             max_restarts=0,
             monitor_interval=_FIRST_LOOK_SECONDS,
             local_addr=part.host,

@@ -1,8 +1,11 @@
-"""What a node is told about its part of a launch."""
+"""What a node is told about its part of a launch, and what it starts for each rank."""
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from launch.control import LOOPBACK
 
@@ -32,3 +35,8 @@ class Part:
     run_id: str
     timeout: float
     interface: str = ""
+
+
+def command_of(module: str, spec_path: Path, folder: Path) -> list[str]:
+    """Return the command of a rank that does not outlive this process: ``python -m MODULE SPEC FOLDER``, bound to it from its first moment."""
+    return [sys.executable, "-m", "scaling.machine.process", str(os.getpid()), module, str(spec_path), str(folder)]

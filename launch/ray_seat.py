@@ -11,7 +11,6 @@ import queue
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.hang import Suspect
 from launch.local import START, LocalRanks, Whereabouts
-from launch.part import Part
+from launch.part import Part, command_of
 from launch.watch import Exit
 from scaling.errors import RankFailure
 from scaling.machine.network import interface_of
@@ -95,12 +94,11 @@ class RankProcess:
     """One rank as a child of this process; the ``Agent`` of a seat."""
 
     def __init__(self, environment: Mapping[str, str | None], module: str, spec_path: Path, folder: Path, part: Part) -> None:
-        variables = {**os.environ, **environment, "SCALING_CONTROL": f"{part.host}:{part.port}", "SCALING_DRIVER_PID": str(os.getpid())}
+        variables = {**os.environ, **environment, "SCALING_CONTROL": f"{part.host}:{part.port}"}
         # Ray's own variables are for Ray's processes; the token is among them.
         kept = {name: value for name, value in variables.items() if value is not None and not name.startswith("RAY_")}
         with log_file(folder, START, part.first).open("ab") as log:
-            command = [sys.executable, "-m", module, str(spec_path), str(folder)]
-            self._process = subprocess.Popen(command, env=kept, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
+            self._process = subprocess.Popen(command_of(module, spec_path, folder), env=kept, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
         self._rank = part.first
 
     def pids(self, seconds: float) -> dict[int, int]:

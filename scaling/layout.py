@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from scaling.errors import UserError
 from scaling.machine.host import CoreSets, core_sets
+from scaling.spec import AXES, Link
 
 
 def cards_per_node(asked: int | None, gpus: int, nodes: int) -> int:
@@ -34,6 +36,26 @@ def cards_on_nodes(gpus: int, per_node: int) -> tuple[int, ...]:
     """Return the cards that a point of ``gpus`` cards uses on node 0, 1, ...; nodes that it leaves idle are not named."""
     full, rest = divmod(gpus, per_node)
     return (per_node,) * full + ((rest,) if rest else ())
+
+
+def links_of(degrees: Mapping[str, int], per_node: int) -> dict[str, Link]:
+    """Return the links that the groups of each axis of degree above 1 cross.
+
+    Args:
+        degrees: Degree of each axis; ranks are counted along ``AXES``, the last one fastest.
+        per_node: Cards of each node.
+    """
+    found: dict[str, Link] = {}
+    world = math.prod(degrees.values())
+    for position, axis in enumerate(AXES):
+        stride = math.prod(degrees[inner] for inner in AXES[position + 1 :])
+        firsts = [rank for rank in range(world) if rank // stride % degrees[axis] == 0]
+        nodes = [[(rank + member * stride) // per_node for member in range(degrees[axis])] for rank in firsts]
+        if degrees[axis] == 1:
+            continue
+        inside, between = (all(len(set(group)) == count for group in nodes) for count in (1, degrees[axis]))
+        found[axis] = "inside" if inside else "between" if between else "both"
+    return found
 
 
 def cores_over_nodes(cards: Sequence[int], cores: Sequence[Sequence[int]]) -> CoreSets:

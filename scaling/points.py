@@ -10,7 +10,7 @@ from typing import Any, Literal
 from scaling.config import RunConfig
 from scaling.degrees import resolve_degrees
 from scaling.errors import UserError
-from scaling.layout import cards_on_nodes, cards_per_node, cores_over_nodes
+from scaling.layout import cards_on_nodes, cards_per_node, cores_over_nodes, links_of
 from scaling.spec import AXES, BatchSpec, InputDelay, InputSpec, MeasureSpec, PointSpec, RunSpec, TargetSpec, TensorSpec, WorkloadSpec
 
 _BY_DEVICE = {"cpu": {"block_seconds": 0.5, "soak_seconds": 0.0}, "cuda": {"block_seconds": 2.0, "soak_seconds": 30.0}}
@@ -81,7 +81,7 @@ def resolve(config: RunConfig, machine: Machine, run_id: str, others: Sequence[M
         strategy=target_of(config.strategy, "strategy", drop=AXES),
         scaling=config.scaling,
         solo=_solo_batch(config),
-        points=tuple(_point(config, count, len(cards_on_nodes(count, per_node))) for count in counts),
+        points=tuple(_point(config, count, per_node) for count in counts),
         measure=_measure(config, device),
         threads_per_rank=cores.threads_per_rank,
         affinity=cores.affinity if device == "cpu" else (),
@@ -205,11 +205,19 @@ def micro_batch_of(samples: int, grad_accumulation: int) -> int:
     return micro
 
 
-def _point(config: RunConfig, gpus: int, nodes: int) -> PointSpec:
+def _point(config: RunConfig, gpus: int, per_node: int) -> PointSpec:
     degrees = resolve_degrees(config.strategy, gpus)
     samples = _samples(config, gpus)
     batch = _batch(config, samples, degrees["dp_replicate"] * degrees["dp_shard"])
-    return PointSpec(name=f"gpus{gpus}", gpus=gpus, nodes=nodes, batch_per_card=samples // gpus, batch=batch, **degrees)
+    return PointSpec(
+        name=f"gpus{gpus}",
+        gpus=gpus,
+        nodes=len(cards_on_nodes(gpus, per_node)),
+        batch_per_card=samples // gpus,
+        batch=batch,
+        links=links_of(degrees, per_node),
+        **degrees,
+    )
 
 
 def _samples(config: RunConfig, gpus: int) -> int:

@@ -211,7 +211,7 @@ class PointResult:
     """One point of a curve; field by field the contract of ``result.json`` (``docs/metrics.md``).
 
     Attributes:
-        exposed_communication_by_link: That share as ``inside_nodes`` and ``between_nodes``; ``None`` where the ladder cannot split it.
+        exposed_communication_by_link: That share as ``inside_nodes`` and ``between_nodes``, with intervals; ``None`` where the ladder cannot split it.
     """
 
     status: Literal["ok", "failed"]
@@ -272,7 +272,7 @@ class PointResult:
     fraction_of_measured_peak: float | None = None
     loss: Mapping[str, float | None] = field(default_factory=dict)
     loss_interval: Mapping[str, Interval | None] = field(default_factory=dict)
-    exposed_communication_by_link: Mapping[str, float] | None = None
+    exposed_communication_by_link: Mapping[str, Any] | None = None
     input: Mapping[str, Any] | None = None
     late_arrival_seconds: float | None = None
     slowest: Slowest | None = None

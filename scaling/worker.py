@@ -1,7 +1,8 @@
 """What each rank runs: it takes commands, does them, and answers; it knows neither Hydra nor MLflow nor the driver's plans.
 
 A launcher either holds a ``Worker`` and calls ``handle``, or starts ``python -m scaling.worker SPEC FOLDER`` and speaks the
-protocol of ``serve`` over a TCPStore. Nothing heavy is imported before the rank is bound to its driver's life and its cores.
+protocol of ``serve`` over a TCPStore. Nothing heavy is imported before the rank is bound to its cores; to its driver's life
+``scaling.machine.process`` has bound it before.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from scaling import spec as specs
-from scaling.machine.process import end_with_parent
 from scaling.machine.threads import let_gloo_yield
 from scaling.measure.files import SAMPLES, log_file, progress_file, redirect_output, sample_file, stack_file
 from scaling.measure.progress import Progress
@@ -147,8 +147,9 @@ class Worker:
             program = self._builder.fed(point, self._programs[carrier(key, point)])
         else:
             point = self.spec.point(name)
+            removed = {"sharded": tuple(point.axes), "inside": point.axes_between_nodes}
             if key not in self._meshes:  # made once: the communicators stay when a program is released
-                self._meshes[key] = make_mesh(point, self.device.type, self.world_size, fake=kind == "sharded")
+                self._meshes[key] = make_mesh(point, self.device.type, self.world_size, removed=removed.get(kind, ()))
                 let_gloo_yield()
             mesh = self._meshes[key]
             if mesh is None:
@@ -229,8 +230,6 @@ class Worker:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a rank that a launcher started as a process, and return its exit code."""
-    if driver := os.environ.get("SCALING_DRIVER_PID"):  # not set where the driver is not the parent of its ranks
-        end_with_parent(int(driver))
     spec_path, folder = (Path(argument) for argument in (arguments or sys.argv[1:]))
     rank, local_rank, world_size = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     log = redirect_output(log_file(folder, "start", rank), None)

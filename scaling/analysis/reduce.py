@@ -44,7 +44,8 @@ def reduce_point(samples: Sequence[BlockSample], point: PointSpec, facts: PointF
     fed = input_loss(rounds, facts, seed)
     costs = {cause: Cost(share=loss.shares[cause], interval=loss.intervals[cause]) for cause in ("imbalance", "exposed_communication")}
     costs["input"] = Cost(share=None, interval=None) if fed is None else Cost(share=fed.share, interval=fed.interval)
-    links, link_notes = by_link(point, loss.shares["exposed_communication"])
+    exposed = (loss.shares["exposed_communication"], loss.intervals["exposed_communication"])
+    links, link_notes = by_link(point, *exposed, rounds, facts, seed)
     return PointEstimate(
         rounds=len(ladder.launches),
         launches=len(set(ladder.launches)),

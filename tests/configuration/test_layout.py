@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from scaling.errors import UserError
-from scaling.layout import cards_on_nodes, cards_per_node, cores_over_nodes
+from scaling.layout import cards_on_nodes, cards_per_node, cores_over_nodes, links_of
+from scaling.measure.rounds import blocks_of_point
 from scaling.points import Machine
+from scaling.spec import AXES
 from tests.configuration.test_points import spec_of
 
 HERE = Machine(cores=(0, 1), gpus=(), host="one")
@@ -56,3 +58,31 @@ def test_a_node_with_other_cards_than_named_is_refused() -> None:
     other = Machine(cores=(0, 1), gpus=("A",), hardware=("a100_sxm_80g",), host="two")
     with pytest.raises(UserError, match=r"hardware=h100_sxm_80g: the cards of two are a100_sxm_80g"):
         spec_of("gpus=2", "hardware=h100_sxm_80g", machine=first, others=[other])
+
+
+@pytest.mark.parametrize(
+    ("degrees", "per_node", "links"),
+    [
+        ({"dp_replicate": 2, "dp_shard": 2}, 2, {"dp_replicate": "between", "dp_shard": "inside"}),
+        ({"dp_replicate": 2, "dp_shard": 2}, 4, {"dp_replicate": "inside", "dp_shard": "inside"}),
+        ({"dp_shard": 4}, 2, {"dp_shard": "both"}),
+        ({"dp_replicate": 4}, 1, {"dp_replicate": "between"}),
+        ({"pp": 2, "tp": 4}, 4, {"pp": "between", "tp": "inside"}),
+        ({"pp": 2, "dp_replicate": 2, "tp": 2}, 2, {"pp": "between", "dp_replicate": "between", "tp": "inside"}),
+        ({"dp_replicate": 2, "tp": 2}, 3, {"dp_replicate": "both", "tp": "both"}),
+        ({}, 1, {}),
+    ],
+)
+def test_of_each_axis_it_is_known_which_links_its_groups_cross(degrees: dict[str, int], per_node: int, links: dict[str, str]) -> None:
+    assert links_of({axis: degrees.get(axis, 1) for axis in AXES}, per_node) == links
+
+
+def test_hybrid_sharding_and_pipelines_over_nodes_are_one_line_and_get_the_rung_that_splits_their_communication() -> None:
+    hybrid = spec_of("gpus=4", "gpus_per_node=2", "strategy=fsdp", "strategy.dp_replicate=2", "strategy.dp_shard=2", machine=HERE, others=[ALIKE])
+    assert hybrid.points[0].axes_between_nodes == ("dp_replicate",)
+    assert [block.rung for block in blocks_of_point(hybrid.points[0])] == ["concurrent", "sharded", "inside", "parallel"]
+    staged = spec_of("gpus=4", "gpus_per_node=2", "strategy=pipeline", "strategy.pp=2", "strategy.tp=2", machine=HERE, others=[ALIKE])
+    assert staged.points[0].axes_between_nodes == ("pp",)
+    full = spec_of("gpus=4", "gpus_per_node=2", "strategy=fsdp", machine=HERE, others=[ALIKE])
+    assert full.points[0].axes_between_nodes == ()
+    assert [block.rung for block in blocks_of_point(full.points[0])] == ["concurrent", "sharded", "parallel"]

@@ -26,7 +26,7 @@ START_SECONDS = 240.0
 Start = Callable[..., Any]
 
 
-@pytest.fixture(scope="module", params=["torchrun", pytest.param("ray", marks=[pytest.mark.ray, needs_ray])])
+@pytest.fixture(scope="module", params=["torchrun", pytest.param("ray", marks=[pytest.mark.nodes, pytest.mark.ray, needs_ray])])
 def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
     if request.param == "torchrun":
         yield TorchrunLauncher(MODULE)

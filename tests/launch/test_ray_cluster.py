@@ -19,7 +19,7 @@ from scaling.errors import RankFailure, UserError
 from tests.launch.faulty_spec import spec_of, write_spec
 from tests.launch.ray_fixtures import alive, cluster, needs_ray
 
-pytestmark = [pytest.mark.ranks, pytest.mark.ray, needs_ray]
+pytestmark = [pytest.mark.ranks, pytest.mark.nodes, pytest.mark.ray, needs_ray]
 MODULE = "tests.launch.faulty_rank"
 START_SECONDS = 240.0
 

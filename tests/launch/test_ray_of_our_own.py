@@ -43,6 +43,20 @@ def driver(folder: Path, moment: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.ranks
 @pytest.mark.ray
 @needs_ray
+def test_it_runs_one_rank_for_each_card_and_nothing_of_it_is_left(tmp_path: Path) -> None:
+    folders, processes = temporary_folders(), descendants(os.getpid())
+    with RayLauncher(module=MODULE).start(write_spec(tmp_path, 2), tmp_path, 2, timeout=30) as ranks:
+        replies = ranks.ask({"kind": "work", "steps": 2, "point": "gpus2"}, [0, 1], 240)
+        assert [replies[rank]["environment"]["LOCAL_RANK"] for rank in (0, 1)] == ["0", "1"]
+        assert set(ranks.pids().values()) <= descendants(os.getpid()) - processes
+    assert (tmp_path / "logs" / "gpus2-rank1.log").read_text() == "work on rank 1\n"
+    assert (temporary_folders(), descendants(os.getpid())) == (folders, processes)
+
+
+@pytest.mark.ranks
+@pytest.mark.nodes
+@pytest.mark.ray
+@needs_ray
 def test_two_of_them_work_at_once_and_each_ends_alone_whether_its_driver_is_killed_or_stopped(tmp_path: Path) -> None:
     before = temporary_folders()
     with driver(tmp_path / "one", "working") as one, driver(tmp_path / "two", "working") as two:
@@ -66,6 +80,7 @@ def test_two_of_them_work_at_once_and_each_ends_alone_whether_its_driver_is_kill
 
 
 @pytest.mark.ranks
+@pytest.mark.nodes
 @pytest.mark.ray
 @needs_ray
 def test_a_driver_that_is_killed_while_ray_starts_leaves_nothing(tmp_path: Path) -> None:

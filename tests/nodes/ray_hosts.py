@@ -19,12 +19,13 @@ START_SECONDS = 90.0
 
 
 @contextmanager
-def one_ray(network: Hosts, folder: Path) -> Iterator[dict[str, str]]:
+def one_ray(network: Hosts, folder: Path, cpus: int = 1) -> Iterator[dict[str, str]]:
     """Join the hosts in one Ray, started from a folder that does not hold the code.
 
     Args:
         network: The hosts; the first one is the head.
         folder: Takes the logs of Ray's own processes.
+        cpus: What each host offers to Ray.
 
     Yields:
         The variables with which a driver on the first host may use it.
@@ -34,10 +35,10 @@ def one_ray(network: Hosts, folder: Path) -> Iterator[dict[str, str]]:
     with ExitStack() as ending:
         for host in network.hosts:
             ending.callback(shutil.rmtree, f"/tmp/{host.namespace}", ignore_errors=True)
-        ending.enter_context(_raylet(first, folder, token, ["--head", f"--port={PORT}", "--include-dashboard=false"]))
+        ending.enter_context(_raylet(first, folder, token, [f"--num-cpus={cpus}", "--head", f"--port={PORT}", "--include-dashboard=false"]))
         _run_until(first, f"import socket; socket.create_connection(('{first.address}', {PORT}))", token)
         for host in others:
-            ending.enter_context(_raylet(host, folder, token, [f"--address={first.address}:{PORT}"]))
+            ending.enter_context(_raylet(host, folder, token, [f"--num-cpus={cpus}", f"--address={first.address}:{PORT}"]))
         alive = f"assert sum(node['Alive'] for node in ray.nodes()) == {len(network.hosts)}"
         _run_until(first, f"import ray; ray.init('{first.address}:{PORT}', log_to_driver=False); {alive}", token)
         yield token
@@ -50,7 +51,7 @@ def ray_address(network: Hosts) -> str:
 
 @contextmanager
 def _raylet(host: Host, folder: Path, token: Mapping[str, str], arguments: list[str]) -> Iterator[None]:
-    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--node-ip-address={host.address}", "--num-cpus=1", "--num-gpus=0"]
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--node-ip-address={host.address}", "--num-gpus=0"]
     start += ["--object-store-memory=80000000", "--disable-usage-stats", f"--temp-dir=/tmp/{host.namespace}", *arguments]
     with (folder / f"ray-{host.name}.log").open("w") as log:
         process = subprocess.Popen(host.command(start), cwd=folder, env={**os.environ, **token}, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -13,40 +13,43 @@ import pytest
 from scaling.records import SHARES
 from tests.launch.ray_fixtures import needs_ray
 from tests.nodes import paced_mlp
-from tests.nodes.conftest import REPOSITORY, command, environment, result_in, run_on, wait_for
-from tests.nodes.namespaces import Hosts, cores_of_two
-from tests.nodes.ray_hosts import one_ray, ray_address
+from tests.nodes.conftest import REPOSITORY, environment, wait_for
+from tests.nodes.namespaces import Hosts
+from tests.nodes.over_links import HYBRID, point_over_links
 
 pytestmark = [pytest.mark.ranks, pytest.mark.nodes]
-RATES = (1000.0, 200.0)
+FAST, SLOW = 1000.0, 200.0
+LAUNCHERS = ["torchrun", pytest.param("ray", marks=[pytest.mark.ray, needs_ray])]
 
 
-def measured(folder: Path, mbit: float, launcher: str, strategy: str) -> dict[str, Any]:
-    overrides = ["device=cpu", "gpus=2", "nodes=2", "measure=quick", f"strategy={strategy}", f"launcher={launcher}", f"output={folder}"]
-    overrides += ["tracking.enabled=false", *paced_mlp.OVERRIDES]
+def measured(folder: Path, mbit: float, launcher: str, cards_a_node: int, *overrides: str) -> dict[str, Any]:
     folder.mkdir()
-    with Hosts(cores_of_two(), mbit=mbit) as network:
-        if launcher == "torchrun":
-            ended = run_on(network.hosts, *overrides, network.rendezvous)
-        else:
-            with one_ray(network, folder) as token:
-                driver = network.hosts[0].start(command(*overrides, ray_address(network)), REPOSITORY, {**environment(), **token})
-                ended = wait_for([driver], 240)
-    assert {one.code for one in ended} == {0}, "\n".join(one.err for one in ended)
-    point: dict[str, Any] = result_in(folder)[0]["points"][0]
-    return point
+    return point_over_links(folder, mbit, launcher, cards_a_node, overrides)
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("ray", marks=[pytest.mark.ray, needs_ray])])
-@pytest.mark.parametrize("strategy", ["ddp"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_efficiency_falls_with_the_rate_and_the_loss_is_exposed_communication(require_namespaces: None, tmp_path: Path, launcher: str, strategy: str) -> None:
-    fast, slow = (measured(tmp_path / f"{mbit:g}", mbit, launcher, strategy) for mbit in RATES)
+    fast, slow = (measured(tmp_path / f"{mbit:g}", mbit, launcher, 1, f"strategy={strategy}") for mbit in (FAST, SLOW))
     assert slow["scaling_efficiency_high"] < fast["scaling_efficiency_low"]
     for point in (fast, slow):
         assert max(point["loss"], key=lambda share: point["loss"][share] or 0.0) == "exposed_communication"
+        assert point["exposed_communication_by_link"]["between_nodes"] == point["loss"]["exposed_communication"]
     more = {share: slow["loss"][share] - fast["loss"][share] for share in SHARES if slow["loss"][share] is not None}
     assert max(more, key=lambda share: abs(more[share])) == "exposed_communication", more
     assert more["exposed_communication"] > 0.2
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_on_a_slow_link_shards_inside_nodes_and_copies_between_beat_shards_over_all(require_namespaces: None, tmp_path: Path, launcher: str) -> None:
+    full, hybrid = (measured(tmp_path / name, SLOW, launcher, 2, *strategy) for name, strategy in (("full", ["strategy=fsdp"]), ("hybrid", HYBRID)))
+    assert (hybrid["nodes"], hybrid["dp_replicate"], hybrid["dp_shard"]) == (2, 2, 2)
+    assert hybrid["scaling_efficiency_low"] > full["scaling_efficiency_high"]
+    assert hybrid["step_seconds_high"] < full["step_seconds_low"]
+    assert full["exposed_communication_by_link"] is None  # one axis over both links
+    split = hybrid["exposed_communication_by_link"]
+    assert split["inside_nodes"] + split["between_nodes"] == pytest.approx(hybrid["loss"]["exposed_communication"])
+    assert split["between_nodes_interval"][0] > max(0.1, split["inside_nodes_interval"][1])
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -14,7 +14,7 @@ from tests.nodes.conftest import QUICK, REPOSITORY, command, environment, result
 from tests.nodes.namespaces import Hosts
 from tests.nodes.ray_hosts import one_ray, ray_address
 
-pytestmark = [pytest.mark.ranks, pytest.mark.ray, needs_ray]
+pytestmark = [pytest.mark.ranks, pytest.mark.nodes, pytest.mark.ray, needs_ray]
 
 
 @pytest.fixture
