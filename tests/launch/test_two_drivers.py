@@ -19,7 +19,7 @@ from scaling import spec as specs
 from scaling.errors import RankFailure
 from tests.launch.faulty_spec import spec_of
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.nodes]
 START_SECONDS = 90.0
 Start = Callable[[], ProcessRanks]
 

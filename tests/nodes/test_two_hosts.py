@@ -74,7 +74,7 @@ def test_a_curve_over_nodes_leaves_those_idle_that_a_point_does_not_use(two_host
     [(["strategy=fsdp", "strategy.dp_replicate=2", "strategy.dp_shard=2"], "dp_replicate"), (["strategy=pipeline", "strategy.pp=2", "strategy.tp=2"], "pp")],
 )
 def test_where_each_axis_crosses_one_kind_of_link_the_communication_is_split(two_hosts: Hosts, tmp_path: Path, strategy: list[str], without: str) -> None:
-    own = ["model=gpt_tiny", "batch_per_card=2", "gpus=4", "gpus_per_node=2", "measure.oversubscribe=true"]
+    own = ["model=gpt_tiny", "model.layers=2", "model.hidden=64", "model.vocab=256", "gpus=4", "gpus_per_node=2", "measure.oversubscribe=true"]
     quick = [override for override in QUICK if not override.startswith("model")]
     first, second = run_on(two_hosts.hosts, *quick, *own, *strategy, two_hosts.rendezvous, f"output={tmp_path}")
     assert (first.code, second.code) == (0, 0), first.out + first.err
