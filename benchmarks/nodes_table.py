@@ -1,9 +1,9 @@
 """What a slower network costs: two hosts, each a network namespace, over links of two rates, started by torchrun and by Ray.
 
-    python benchmarks/nodes_table.py [torchrun] [ray]        (root, ip and tc; about six minutes for each launcher)
+    python benchmarks/nodes_table.py [torchrun|ray [1|2 [1000|200]]]        (root, ip and tc; half an hour for all)
 
-Measures with ``python -m scaling.run`` as a user would, and writes the rows between the marks in ``docs/nodes.md``; those of a launcher
-that was not asked for stay.
+Measures with ``python -m scaling.run`` as a user would, and puts each row between the marks in ``docs/nodes.md`` as soon as it is known.
+The arguments choose a launcher, the cards of each host and a rate; the rows of the others stay.
 """
 
 from __future__ import annotations
@@ -31,21 +31,32 @@ LAUNCHERS = ("torchrun", "ray")
 PAGE = ROOT / "docs" / "nodes.md"
 BEGIN, END = "<!-- table begins -->", "<!-- table ends -->"
 HEADINGS = ("launcher", "strategy", "cards", "link", "step time", "efficiency", "exposed communication", "inside nodes", "between nodes", "other losses")
+_KEY = 4
+"""The first columns of a row say which case it is."""
 
 
-def main(launchers: list[str]) -> int:
-    if (reason := unavailable()) or set(launchers) - set(LAUNCHERS):
-        print(reason or f"launchers are {', '.join(LAUNCHERS)}, not {' '.join(launchers)}", file=sys.stderr)
+def main(launcher: str = "", cards_a_node: str = "", rate: str = "") -> int:
+    if reason := unavailable():
+        print(reason, file=sys.stderr)
         return 1
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    known, _, after = rest.partition(END)
-    rows = {launcher: [line for line in known.splitlines() if line.startswith(f"| {launcher} |")] for launcher in LAUNCHERS}
-    for launcher in launchers or LAUNCHERS:
-        rows[launcher] = [line(row(launcher, case, rate)) for case in CASES for rate in RATES_MBIT]
-    lines = [line(HEADINGS), line(["---"] * 2 + ["---:"] * (len(HEADINGS) - 2)), *(entry for launcher in LAUNCHERS for entry in rows[launcher])]
-    PAGE.write_text("\n".join([before + BEGIN, *lines, END + after]), encoding="utf-8")
-    print("\n".join(lines))
+    for case in CASES:
+        for mbit in RATES_MBIT:
+            for starter in LAUNCHERS:
+                if launcher in {"", starter} and cards_a_node in {"", str(case[1])} and rate in {"", f"{mbit:g}"}:
+                    keep(row(starter, case, mbit))
     return 0
+
+
+def keep(cells: list[str]) -> None:
+    """Put a row into the page, in the place of an older one of the same case."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    table, _, after = rest.partition(END)
+    known = [[cell.strip() for cell in entry.strip("| ").split(" | ")] for entry in table.strip().splitlines()[2:]]
+    rows = [entry for entry in known if entry[:_KEY] != cells[:_KEY]] + [cells]
+    order = [[starter, strategy, f"2 x {cards}", f"{mbit:g} Mbit/s"] for strategy, cards, _ in CASES for mbit in RATES_MBIT for starter in LAUNCHERS]
+    rows = sorted((entry for entry in rows if entry[:_KEY] in order), key=lambda entry: order.index(entry[:_KEY]))
+    lines = [line(HEADINGS), line(["---"] * 2 + ["---:"] * (len(HEADINGS) - 2)), *map(line, rows)]
+    PAGE.write_text("\n".join([before + BEGIN, *lines, END + after]), encoding="utf-8")
 
 
 def line(cells: Any) -> str:
@@ -76,4 +87,4 @@ def row(launcher: str, case: tuple[str, int, tuple[str, ...]], mbit: float) -> l
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))
