@@ -3,12 +3,13 @@
 # make test           set up .venv, then ruff, mypy, import contracts and pytest
 # make faults         the ways to fail that make test leaves out
 # make long           shares of every pipeline schedule and other checks of half a minute and more
+# make nodes          the long tests over several nodes and of Ray (root, ip and tc); make nodes-table writes docs/nodes.md's table
 # make benchmark      our step time against a hand-written DDP loop
 # make accuracy       refit the pricing constants from benchmarks/data and write docs/accuracy.md
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: help setup run test faults long check format benchmark accuracy
+.PHONY: help setup run test faults long check format benchmark accuracy nodes nodes-table
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -50,3 +51,9 @@ benchmark: setup
 accuracy: setup
 	$(PYTHON) benchmarks/fit.py
 	$(PYTHON) benchmarks/accuracy.py
+
+nodes: setup
+	$(PYTHON) -m pytest -m nodes $(PYTEST_ARGS)
+
+nodes-table: setup
+	$(PYTHON) benchmarks/nodes_table.py

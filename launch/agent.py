@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-from launch.control import LOOPBACK
+from launch.part import Part, command_of
 from scaling.errors import RankFailure
 from scaling.records import PointError
 
@@ -84,29 +83,30 @@ class AgentThread:
 
     Args:
         module: What each rank runs, as ``python -m MODULE SPEC FOLDER``.
-        port: Port of the launch's store.
-        run_id: Names the launch in the store.
-        timeout: Seconds that the store may take to answer.
+        part: This node's part of the launch.
     """
 
-    def __init__(self, module: str, spec_path: Path, folder: Path, world_size: int, port: int, run_id: str, timeout: float) -> None:
+    def __init__(self, module: str, spec_path: Path, folder: Path, part: Part) -> None:
         variables = {
-            "SCALING_CONTROL": f"{LOOPBACK}:{port}",
-            "SCALING_DRIVER_PID": str(os.getpid()),
+            "SCALING_CONTROL": f"{part.host}:{part.port}",
             "PYTHONPATH": os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])),
             "PYTHONUNBUFFERED": "1",
         }
+        if part.interface:
+            variables["GLOO_SOCKET_IFNAME"] = part.interface
+        meeting = StaticTCPRendezvous(part.host, part.port, rank=part.node, world_size=part.nodes, run_id=part.run_id, timeout=max(1, int(part.timeout)))
         spec = WorkerSpec(
             role="rank",
-            local_world_size=world_size,
-            rdzv_handler=StaticTCPRendezvous(LOOPBACK, port, rank=0, world_size=1, run_id=run_id, timeout=max(1, int(timeout))),
+            local_world_size=part.ranks,
+            rdzv_handler=meeting,
             entrypoint="/bin/sh",
-            args=("-c", _COMMAND, "sh", sys.executable, "-m", module, str(spec_path), str(folder)),
+            args=("-c", _COMMAND, "sh", *command_of(module, spec_path, folder)),
             max_restarts=0,
             monitor_interval=_FIRST_LOOK_SECONDS,
-            local_addr=LOOPBACK,
+            local_addr=part.host,
         )
         self._agent = _SleepingAgent(spec, _RankEnvironment(folder, variables))
+        self._first_rank = part.first
         self._error: BaseException | None = None
         self._logs = folder / "logs"
         self._thread = threading.Thread(target=self._run, name="elastic-agent", daemon=True)
@@ -138,4 +138,6 @@ class AgentThread:
             self._agent.started.set()
 
     def _refused(self, message: str) -> RankFailure:
-        return RankFailure(PointError(kind="refused", rank=0, host=socket.gethostname(), phase="start", step=0, message=message, log=str(self._logs)))
+        return RankFailure(
+            PointError(kind="refused", rank=self._first_rank, host=socket.gethostname(), phase="start", step=0, message=message, log=str(self._logs))
+        )

@@ -35,39 +35,47 @@ class Answered:
 
 
 class Control:
-    """The channel of one launch; it listens on a free port of the loopback address only, since who can write to it can start work.
+    """The channel of one launch; it listens on a free port of one address only, since who can write to it can start work.
 
     Attributes:
+        host: The address it listens on.
         port: The port; torch's rendezvous shares it.
 
     Args:
         report: Called from a thread of the channel when a command is done, in the order of the commands.
+        host: Address of this host to listen on: loopback, or with several nodes the one at which they meet.
     """
 
-    def __init__(self, report: Callable[[Answered], object]) -> None:
+    def __init__(self, report: Callable[[Answered], object], host: str = LOOPBACK) -> None:
         from torch.distributed import TCPStore
 
-        listener = socket.create_server((LOOPBACK, 0))
+        listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self.host = host
         self.port: int = listener.getsockname()[1]
-        self._store = TCPStore(LOOPBACK, self.port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=listener.detach())
+        self._store = TCPStore(host, self.port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=listener.detach())
         self._report = report
         self._asked = 0
         self._sent: Counter[int] = Counter()
         self._closed = False
         # A store object does one call at a time, and this one sleeps in it: it needs a connection of its own.
-        own = TCPStore(LOOPBACK, self.port, is_master=False, wait_for_workers=False)
+        own = TCPStore(host, self.port, is_master=False, wait_for_workers=False)
         self._listener = threading.Thread(target=self._listen, args=(own,), name="control", daemon=True)
         self._listener.start()
 
     @property
     def address(self) -> str:
         """``host:port``, as ``SCALING_CONTROL`` takes it."""
-        return f"{LOOPBACK}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def send(self, command: Mapping[str, Any], ranks: Sequence[int]) -> int:
-        """Send a command to its participants and return its id."""
+        """Send a command to some ranks and return its id.
+
+        Args:
+            command: Plain JSON values; ``ranks`` in it names all participants where some are asked through other channels.
+            ranks: Who is asked here.
+        """
         identity = self._asked
-        text = json.dumps({**command, "id": identity, "ranks": list(ranks)}, allow_nan=False)
+        text = json.dumps({"ranks": list(ranks), **command, "id": identity, "replies": len(ranks)}, allow_nan=False)
         self._asked += 1
         for rank in ranks:
             self._put(rank, text)

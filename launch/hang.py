@@ -80,6 +80,19 @@ def culprit(suspects: list[Suspect]) -> Suspect:
     return min(suspects, key=lambda suspect: (suspect.stack is not None, suspect.waits, suspect.step, suspect.rank))
 
 
+def account(suspects: list[Suspect], seconds: float) -> tuple[Suspect, str]:
+    """Return the rank that the others wait for, and what to say of it.
+
+    Args:
+        suspects: Ranks that have not replied, at least one.
+        seconds: How long they had.
+    """
+    first = culprit(suspects)
+    waiting = [str(suspect.rank) for suspect in suspects if suspect.waits and suspect is not first]
+    peers = f" while rank {', '.join(waiting)} waited for it" if waiting and not first.waits else ""
+    return first, f"no answer within {seconds:g} s: {first.doing}{peers}"
+
+
 def active_stack(dump: str) -> tuple[Frame, ...]:
     """Return the frames that say what a process does, innermost first.
 

@@ -1,54 +1,54 @@
-"""The driver's handle on rank processes of this host: ask them, learn who failed first, end them."""
+"""The driver's handle on rank processes of this node and of others: ask them, learn who failed first, end them."""
 
 from __future__ import annotations
 
-import logging
+import json
 import queue
 import re
-import signal
-import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from launch import hang
 from launch.control import Answered, Control
-from launch.watch import Exit, ExitWatch
+from launch.local import START, LocalRanks, Whereabouts
+from launch.remote import RemoteRanks
+from launch.watch import Exit, NodeLost
 from scaling.errors import RankFailure
 from scaling.records import FailureKind, PointError
-from scaling.worker import log_file, progress_file, read_progress, stack_file
+from scaling.worker import SAMPLES, sample_file
 
-_LOG = logging.getLogger(__name__)
 # What gloo, NCCL and the store raise in a rank whose peer is gone. Such an error is a consequence: its cause is looked for.
 _PEER_GONE = re.compile(r"connection|broken pipe|remote p(rocess|eer)|socket|network error|recv", re.IGNORECASE)
 # How long the cause may take to show after its consequence: a process lets go of its sockets first and of its card last.
 _CAUSE_SECONDS = 3.0
-_START = "start"
-_TERMINATE_SECONDS = 1.0
-_KILL_SECONDS = 5.0
-Events = queue.SimpleQueue[Exit | Answered]
+Event = Exit | NodeLost | Answered
+Events = queue.SimpleQueue[Event]
 
 
 class ProcessRanks:
-    """Ranks that run ``scaling.worker`` as child processes of this one.
+    """Ranks that run ``scaling.worker`` as processes: children of this one, and of the drivers of other nodes.
 
     Args:
         folder: The run folder.
         control: The command channel.
-        pids: Process id of each rank; children of this process.
-        events: What ``control`` reports, and which rank ended, in the order in which it happened.
-        release: Called once when no rank is alive.
+        local: The ranks of this node, started.
+        remote: Those of each further node, started.
+        events: What ``control`` reports, and which rank or node was lost, in the order in which it happened.
     """
 
-    def __init__(self, folder: Path, control: Control, pids: Mapping[int, int], events: Events, release: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, control: Control, local: LocalRanks, remote: Sequence[RemoteRanks], events: Events) -> None:
         self._folder = folder
         self._control = control
-        self._watch = ExitWatch(pids, events.put)
+        self._local = local
+        self._remote = tuple(remote)
         self._events = events
-        self._release = release
-        self._logs = dict.fromkeys(pids, _START)
+        self._nodes: tuple[LocalRanks | RemoteRanks, ...] = (local, *remote)
+        self._place = {rank: node for node in self._nodes for rank in node.ranks}
+        self._logs = dict.fromkeys(self._place, START)
         self._failure: PointError | None = None
         self._idle = True
         self._closed = False
@@ -60,8 +60,8 @@ class ProcessRanks:
         self.close()
 
     def pids(self) -> dict[int, int]:
-        """Return the process ids of the ranks that are alive."""
-        return self._watch.pids()
+        """Return the process ids of the ranks of this node that are alive."""
+        return self._local.pids()
 
     def ask(self, command: Mapping[str, Any], ranks: Sequence[int], seconds: float) -> dict[int, dict[str, Any]]:
         """Send a command to some ranks and sleep until all of them have replied.
@@ -87,10 +87,13 @@ class ProcessRanks:
         if command.get("point"):
             self._logs.update(dict.fromkeys(ranks, str(command["point"])))
         self._failure = self._wait(identity, ranks, seconds)
+        replies = {rank: reply for rank in ranks if (reply := self._control.reply(identity, rank)) is not None}
+        if command["kind"] in SAMPLES:
+            self._keep_samples(command["kind"], replies)
         if self._failure is not None:
             raise RankFailure(self._failure)
         self._idle = True
-        return {rank: reply for rank in ranks if (reply := self._control.reply(identity, rank)) is not None}
+        return replies
 
     def close(self, grace: float = 5.0) -> None:
         """End all ranks: ask them to stop (if they are idle), then SIGTERM, then SIGKILL; return when none is alive.
@@ -100,36 +103,32 @@ class ProcessRanks:
         """
         if self._closed:
             return
+        grace = grace if self._idle else 0.0
         if self._idle:
-            for rank in self.pids():
-                self._control.stop(rank)
-            self._watch.wait(grace)
-        for number, seconds in ((signal.SIGTERM, _TERMINATE_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
-            if self.pids():
-                self._watch.send(number)
-                self._watch.wait(seconds)
-        if self.pids():
-            _LOG.warning("process ids %s are stuck in the kernel and could not be ended", sorted(self.pids().values()))
-        self._release()
+            for node in self._nodes:
+                for rank in node.alive():
+                    self._control.stop(rank)
+        for node in self._remote:
+            node.begin_close(grace)
+        for node in self._nodes:
+            node.close(grace)
         self._control.close()
-        self._clear_away()
         self._closed = True
 
-    def _clear_away(self) -> None:
-        """Leave nothing but samples in ``ranks/``: what a rank was doing when it hung goes where its other words are."""
-        for rank in self._logs:
-            stacks = stack_file(self._folder, rank)
-            if stacks.exists() and (dump := stacks.read_text(encoding="utf-8", errors="replace")):
-                with self._log(rank).open("a", encoding="utf-8") as log:
-                    log.write(dump)
-            for path in (stacks, progress_file(self._folder, rank)):
-                path.unlink(missing_ok=True)
+    def _keep_samples(self, kind: str, replies: Mapping[int, Mapping[str, Any]]) -> None:
+        """Write down what ranks of other nodes measured: their own files stay there."""
+        for rank, reply in replies.items():
+            if rank not in self._local.ranks and "error" not in reply:
+                with sample_file(self._folder, kind, rank).open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(reply, allow_nan=False) + "\n")
 
     def _wait(self, identity: int, ranks: Sequence[int], seconds: float) -> PointError | None:
         """Sleep until a command is done; return the first failure, if there was one."""
         deadline = time.monotonic() + seconds
         while True:
             event = self._next_event(deadline)
+            if isinstance(event, NodeLost):
+                return _lost(event)
             if isinstance(event, Exit):
                 return self._first_cause(self._ended(event, identity), identity)
             if event is None:
@@ -139,7 +138,7 @@ class ProcessRanks:
                 raised = None if first is None else self._raised(identity, first)
                 return None if raised is None else self._first_cause(raised, identity)
 
-    def _next_event(self, deadline: float) -> Exit | Answered | None:
+    def _next_event(self, deadline: float) -> Event | None:
         try:
             return self._events.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
@@ -155,6 +154,8 @@ class ProcessRanks:
             event = self._next_event(deadline)
             if event is None:
                 break
+            if isinstance(event, NodeLost):
+                return _lost(event)
             if isinstance(event, Exit):
                 other = self._ended(event, identity)
                 if not (other.kind == "raised" and _PEER_GONE.search(other.message)):
@@ -164,50 +165,44 @@ class ProcessRanks:
     def _raised(self, identity: int, rank: int) -> PointError | None:
         """Return the error that a rank replied with."""
         reply = self._control.reply(identity, rank) or {}
-        return PointError(**reply["error"]) if "error" in reply else None
+        if "error" not in reply:
+            return None
+        error = PointError(**reply["error"])
+        node = self._place[rank]
+        return replace(error, log=node.log(error.log)) if isinstance(node, RemoteRanks) else error
 
     def _ended(self, ended: Exit, identity: int) -> PointError:
         """Return why a rank ended: what it raised, if it could still say so."""
         raised = self._raised(identity, ended.rank)
         if raised is not None:
             return raised
+        where = self._where(ended.rank)
         if ended.code is None:
-            return self._error("killed", ended.rank, f"killed by {ended.signal_name}")
+            return self._error("killed", ended.rank, where, f"killed by {ended.signal_name}")
         message = f"exited with code {ended.code} before the work was done"
         # A rank that fails before it can take commands tells its log alone.
-        last_line = _last_line(self._log(ended.rank)) if ended.code and self._logs[ended.rank] == _START else ""
-        return self._error("exited", ended.rank, f"{message}: {last_line}" if last_line else message)
+        if ended.code and self._logs[ended.rank] == START and where.last_line:
+            message = f"{message}: {where.last_line}"
+        return self._error("exited", ended.rank, where, message)
 
     def _hung(self, identity: int, ranks: Sequence[int], seconds: float) -> PointError | None:
         """Return the rank that the others wait for, or ``None`` where all have replied after all."""
-        pids = self.pids()
         silent = [rank for rank in ranks if self._control.reply(identity, rank) is None]
         if not silent:
             return None
-        stacks = hang.dump_stacks({rank: pids[rank] for rank in silent if rank in pids}, {rank: stack_file(self._folder, rank) for rank in silent})
-        suspects = []
-        for rank, stack in stacks.items():
-            phase, step = read_progress(progress_file(self._folder, rank))
-            suspects.append(hang.Suspect(rank, phase, step, stack, hang.process_state(pids[rank])))
-        first = hang.culprit(suspects)
-        waiting = [str(suspect.rank) for suspect in suspects if suspect.waits and suspect is not first]
-        peers = f" while rank {', '.join(waiting)} waited for it" if waiting and not first.waits else ""
-        return self._error("hung", first.rank, f"no answer within {seconds:g} s: {first.doing}{peers}")
+        suspects = [suspect for node in self._nodes for suspect in node.suspects([rank for rank in silent if rank in node.ranks])]
+        if not suspects:
+            return self._error("hung", silent[0], self._where(silent[0]), f"no answer within {seconds:g} s")
+        first, message = hang.account(suspects, seconds)
+        return self._error("hung", first.rank, self._where(first.rank), message)
 
-    def _error(self, kind: FailureKind, rank: int, message: str) -> PointError:
-        phase, step = read_progress(progress_file(self._folder, rank))
-        return PointError(kind=kind, rank=rank, host=socket.gethostname(), phase=phase, step=step, message=message, log=str(self._log(rank)))
+    def _where(self, rank: int) -> Whereabouts:
+        return self._place[rank].where(rank, self._logs[rank])
 
-    def _log(self, rank: int) -> Path:
-        """Return the log that a rank writes to now: its point's, once it has begun it."""
-        path = log_file(self._folder, self._logs[rank], rank)
-        return path if path.exists() else log_file(self._folder, _START, rank)
+    def _error(self, kind: FailureKind, rank: int, where: Whereabouts, message: str) -> PointError:
+        return PointError(kind=kind, rank=rank, host=self._place[rank].host, phase=where.phase, step=where.step, message=message, log=where.log)
 
 
-def _last_line(path: Path) -> str:
-    """Return the last line of a log that says something; empty where there is none."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+def _lost(node: NodeLost) -> PointError:
+    """Return the failure of a node as that of its first rank."""
+    return PointError(kind="killed", rank=node.first_rank, host=node.host, phase="unknown", step=0, message=node.reason, log="")

@@ -29,6 +29,21 @@ class Exit:
     signal_name: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """The driver of another node ended or can no longer be reached, and its ranks with it.
+
+    Attributes:
+        first_rank: The first rank of that node.
+        host: Its host.
+        reason: What showed it.
+    """
+
+    first_rank: int
+    host: str
+    reason: str
+
+
 class ExitWatch:
     """Watches child processes of this process until each has ended.
 

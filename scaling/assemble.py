@@ -106,7 +106,7 @@ def _point(spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointF
         notes.append("late_arrival_seconds withheld: the stages of a pipeline meet at no common point; their waits are in bubble")
     if measured.interrupted:
         notes.append(f"the run was interrupted after {estimate.rounds} complete rounds")
-    if spec.measure.oversubscribe and spec.device == "cpu" and len({core for cores in spec.affinity for core in cores}) < len(spec.affinity):
+    if spec.measure.oversubscribe and spec.device == "cpu" and _shares_cores(spec):
         notes.append("oversubscribed: there were more ranks than cores, so ranks shared cores")
     cards = _cards([report.card for report in reports], precision) if spec.device == "cuda" else _Cards(hardware=None, peak=None, notes=())
     rate, rate_notes = _rates(spec, point, measured, facts, estimate, cards)
@@ -175,6 +175,7 @@ def _rates(
         "scaling_efficiency_high": efficiency_high,
         "loss": estimate.loss,
         "loss_interval": estimate.loss_interval,
+        "exposed_communication_by_link": estimate.by_link,
         "input": _input(spec, estimate),
         "late_arrival_seconds": estimate.late_arrival_seconds,
         "slowest": estimate.slowest,
@@ -243,13 +244,17 @@ def _cards(cards: Sequence[CardInfo], precision: str) -> _Cards:
     return _Cards(hardware=" + ".join(names) or None, peak=total(peaks), notes=tuple(dict.fromkeys(notes)))
 
 
+def _shares_cores(spec: RunSpec) -> bool:
+    return len({(spec.node_of(rank), core) for rank, cores in enumerate(spec.affinity) for core in cores}) < len(spec.affinity)
+
+
 def _environment(spec: RunSpec, reports: Sequence[RankReport]) -> dict[str, Any]:
     """Return versions, hosts and their cards; no host and no version but Python's where no rank ever reported."""
     first = reports[0] if reports else None
     hosts: dict[str, dict[str, Any]] = {}
     for report in reports:
         card = report.card
-        host = hosts.setdefault(card.host, {"name": card.host, "cpu": report.cpu, "cores": report.cpu_cores, "cards": []})
+        host = hosts.setdefault(card.host, {"name": card.host, "cpu": report.cpu, "cores": report.cpu_cores, "interface": report.interface, "cards": []})
         host["cards"].append({key: value for key, value in asdict(card).items() if key in {"index", "name", "uuid", "power_limit_watts"}})
     versions = {name: getattr(first, name, None) for name in ("torch", "cuda", "cudnn", "nccl", "driver")}
     return {

@@ -91,7 +91,8 @@ class RunConfig:
 
     __pydantic_config__ = _STRICT
     gpus: Annotated[int | tuple[int, ...] | None, Field(description="a card count such as 4, or a list of different counts such as '[1,2,4]'")]
-    nodes: Count
+    nodes: Count | None
+    gpus_per_node: Count | None
     device: Literal["auto", "cpu", "cuda"]
     source: Annotated[Literal["auto", "measure"], Field(description="auto or measure")]
     scaling: Scaling

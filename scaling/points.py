@@ -10,7 +10,7 @@ from typing import Any, Literal
 from scaling.config import RunConfig
 from scaling.degrees import resolve_degrees
 from scaling.errors import UserError
-from scaling.machine.host import core_sets
+from scaling.layout import cards_on_nodes, cards_per_node, cores_over_nodes, links_of
 from scaling.spec import AXES, BatchSpec, InputDelay, InputSpec, MeasureSpec, PointSpec, RunSpec, TargetSpec, TensorSpec, WorkloadSpec
 
 _BY_DEVICE = {"cpu": {"block_seconds": 0.5, "soak_seconds": 0.0}, "cuda": {"block_seconds": 2.0, "soak_seconds": 30.0}}
@@ -28,27 +28,42 @@ class Machine:
         gpus: Names of the CUDA cards.
         interconnect: What connects the GPUs: ``nvlink``, ``pcie`` or ``None`` (unknown, or fewer than two).
         hardware: Catalogue name of each GPU; ``None`` for one that the catalogue does not know.
+        host: Name of the host, where a run has several.
     """
 
     cores: tuple[int, ...]
     gpus: tuple[str, ...]
     interconnect: str | None = None
     hardware: tuple[str | None, ...] = ()
+    host: str = ""
+
+    @property
+    def place(self) -> str:
+        """The machine in a sentence."""
+        return self.host or "this machine"
 
 
-def resolve(config: RunConfig, machine: Machine, run_id: str) -> RunSpec:
-    """Return the spec of a curve that this machine can measure.
+def resolve(config: RunConfig, machine: Machine, run_id: str, others: Sequence[Machine] = ()) -> RunSpec:
+    """Return the spec of a curve that this machine can measure, alone or with others.
+
+    Args:
+        config: The request.
+        machine: This machine: the first node.
+        run_id: Names the run.
+        others: The machines of nodes 1, 2, ...
 
     Raises:
-        UserError: The machine does not have what was asked for, or the numbers do not fit together.
+        UserError: A machine does not have what was asked for, or the numbers do not fit together.
     """
+    machines = (machine, *others)
     device = _device(config, machine)
-    counts = _counts(config.gpus, device, machine)
-    if config.nodes != 1:
-        raise UserError(f"nodes={config.nodes}: this version measures on one node; leave nodes out, or run on each node by itself")
-    _check_room(max(counts), device, machine, oversubscribe=config.measure.oversubscribe)
-    _check_named(config, device, machine, max(counts))
-    cores = core_sets(max(counts), machine.cores)
+    counts = _counts(config, device, machines)
+    per_node = cards_per_node(config.gpus_per_node, max(counts), len(machines))
+    parts = cards_on_nodes(max(counts), per_node)
+    for one, cards in zip(machines, parts, strict=False):
+        _check_room(cards, device, one, oversubscribe=config.measure.oversubscribe)
+        _check_named(config, device, one, cards)
+    cores = cores_over_nodes(parts, [one.cores for one in machines])
     precision = config.precision.name
     return RunSpec(
         run_id=run_id,
@@ -66,11 +81,12 @@ def resolve(config: RunConfig, machine: Machine, run_id: str) -> RunSpec:
         strategy=target_of(config.strategy, "strategy", drop=AXES),
         scaling=config.scaling,
         solo=_solo_batch(config),
-        points=tuple(_point(config, count) for count in counts),
+        points=tuple(_point(config, count, per_node) for count in counts),
         measure=_measure(config, device),
         threads_per_rank=cores.threads_per_rank,
         affinity=cores.affinity if device == "cpu" else (),
         input=_input(config, max(counts)),
+        gpus_per_node=per_node if others else None,
     )
 
 
@@ -90,10 +106,11 @@ def _device(config: RunConfig, machine: Machine) -> Literal["cpu", "cuda"]:
     return "cpu" if cpu else "cuda"
 
 
-def _counts(asked: int | Sequence[int] | None, device: str, machine: Machine) -> list[int]:
-    have = len(machine.gpus) if device == "cuda" else len(machine.cores)
+def _counts(config: RunConfig, device: str, machines: Sequence[Machine]) -> list[int]:
+    asked = config.gpus
     if asked is None:
-        most = have if device == "cuda" else min(have, 2)
+        have = min(len(machine.gpus) if device == "cuda" else min(len(machine.cores), 2) for machine in machines)
+        most = len(machines) * (config.gpus_per_node or have)
         return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
     counts = [asked] if isinstance(asked, int) else list(asked)
     shown = str(asked).replace("(", "[").replace(")", "]").replace(",]", "]")
@@ -106,12 +123,13 @@ def _counts(asked: int | Sequence[int] | None, device: str, machine: Machine) ->
     return sorted(counts)
 
 
-def _check_room(most: int, device: str, machine: Machine, *, oversubscribe: bool) -> None:
-    if device == "cuda" and most > len(machine.gpus):
-        raise UserError(f"gpus={most}: this machine has {len(machine.gpus)} CUDA cards; ask for at most gpus={len(machine.gpus)}")
-    if device == "cpu" and most > len(machine.cores) and not oversubscribe:
+def _check_room(cards: int, device: str, machine: Machine, *, oversubscribe: bool) -> None:
+    key = "gpus_per_node" if machine.host else "gpus"
+    if device == "cuda" and cards > len(machine.gpus):
+        raise UserError(f"{key}={cards}: {machine.place} has {len(machine.gpus)} CUDA cards; ask for at most {key}={len(machine.gpus)}")
+    if device == "cpu" and cards > len(machine.cores) and not oversubscribe:
         raise UserError(
-            f"gpus={most}: {most} ranks on {len(machine.cores)} cores would share cores; ask for at most gpus={len(machine.cores)}, "
+            f"{key}={cards}: {cards} ranks on {len(machine.cores)} cores of {machine.place} would share cores; ask for at most {key}={len(machine.cores)}, "
             "or set measure.oversubscribe=true (the result is then marked)"
         )
 
@@ -124,11 +142,11 @@ def _check_named(config: RunConfig, device: str, machine: Machine, most: int) ->
         asked, here = config.hardware["name"], machine.hardware[:most]
         if set(here) != {asked}:
             found = ", ".join(name or f"{gpu} (not in the catalogue)" for name, gpu in dict.fromkeys(zip(here, machine.gpus, strict=False)))
-            raise UserError(f"hardware={asked}: the cards of this machine are {found}; leave hardware out to measure those")
+            raise UserError(f"hardware={asked}: the cards of {machine.place} are {found}; leave hardware out to measure those")
     if config.interconnect is not None and most > 1 and config.interconnect["name"] != machine.interconnect:
         found = machine.interconnect or "an unknown link"
         raise UserError(
-            f"interconnect={config.interconnect['name']}: the cards of this machine are connected by {found}; leave interconnect out to measure that"
+            f"interconnect={config.interconnect['name']}: the cards of {machine.place} are connected by {found}; leave interconnect out to measure that"
         )
 
 
@@ -187,11 +205,19 @@ def micro_batch_of(samples: int, grad_accumulation: int) -> int:
     return micro
 
 
-def _point(config: RunConfig, gpus: int) -> PointSpec:
+def _point(config: RunConfig, gpus: int, per_node: int) -> PointSpec:
     degrees = resolve_degrees(config.strategy, gpus)
     samples = _samples(config, gpus)
     batch = _batch(config, samples, degrees["dp_replicate"] * degrees["dp_shard"])
-    return PointSpec(name=f"gpus{gpus}", gpus=gpus, nodes=1, batch_per_card=samples // gpus, batch=batch, **degrees)
+    return PointSpec(
+        name=f"gpus{gpus}",
+        gpus=gpus,
+        nodes=len(cards_on_nodes(gpus, per_node)),
+        batch_per_card=samples // gpus,
+        batch=batch,
+        links=links_of(degrees, per_node),
+        **degrees,
+    )
 
 
 def _samples(config: RunConfig, gpus: int) -> int:

@@ -113,7 +113,11 @@ class CardInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
-    """What a rank says of itself once, before measuring."""
+    """What a rank says of itself once, before measuring.
+
+    Attributes:
+        interface: Network interface that gloo was told to use (``GLOO_SOCKET_IFNAME``).
+    """
 
     rank: int
     pid: int
@@ -131,6 +135,7 @@ class RankReport:
     precision: str
     precision_notes: tuple[str, ...] = ()
     measured_peak_gflops: float | None = None
+    interface: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +208,11 @@ class Slowest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointResult:
-    """One point of a curve; field by field the contract of ``result.json`` (``docs/metrics.md``)."""
+    """One point of a curve; field by field the contract of ``result.json`` (``docs/metrics.md``).
+
+    Attributes:
+        exposed_communication_by_link: That share as ``inside_nodes`` and ``between_nodes``, with intervals; ``None`` where the ladder cannot split it.
+    """
 
     status: Literal["ok", "failed"]
     error: PointError | None
@@ -263,6 +272,7 @@ class PointResult:
     fraction_of_measured_peak: float | None = None
     loss: Mapping[str, float | None] = field(default_factory=dict)
     loss_interval: Mapping[str, Interval | None] = field(default_factory=dict)
+    exposed_communication_by_link: Mapping[str, Any] | None = None
     input: Mapping[str, Any] | None = None
     late_arrival_seconds: float | None = None
     slowest: Slowest | None = None

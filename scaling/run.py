@@ -11,7 +11,8 @@ import pkgutil
 import secrets
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from scaling import front_door
 from scaling.config import RunConfig, load
-from scaling.errors import Interrupted, UserError
+from scaling.errors import Interrupted, RankFailure, UserError
+from scaling.machine.host import host_name
+from scaling.nodes import ClusterLauncher, NodesLauncher, lead_or_serve, machines_of_cluster, node_count
 from scaling.points import Machine, expected_seconds, resolve
 
 if TYPE_CHECKING:
@@ -61,19 +64,43 @@ def run(config: RunConfig, container: Mapping[str, Any]) -> int:
         UserError: The request cannot be served; nothing was started and no folder was made.
         Interrupted: The driver was told to stop; what was measured is on disk.
     """
+    launcher = _launcher(config)
+    _preflight(Path(config.output), compiled=config.compile)
+    several = launcher if isinstance(launcher, NodesLauncher) else None
+    count = node_count(config, one_command_a_node=several is not None)
+    if cluster := machines_of_cluster(launcher, config, "scaling.run:look", count):
+        return _lead(config, container, launcher, cluster[0], cluster[1:])
+    machine = look()
+    if count == 1:
+        return _lead(config, container, launcher, machine, ())
+    machine = replace(machine, host=host_name())
+    if config.dry_run or several is None:
+        return _lead(config, container, launcher, machine, (replace(machine, host="the other nodes"),) * (count - 1))
+    try:
+        return lead_or_serve(several, count, machine, container, lambda others: _lead(config, container, launcher, machine, others), _signals, _announce)
+    except RankFailure as failure:
+        print(f"failed: {failure.error.message}", file=sys.stderr)
+        return front_door.FAILED
+
+
+def _announce(line: str) -> None:
+    print(line, flush=True)
+
+
+def _lead(config: RunConfig, container: Mapping[str, Any], launcher: Launcher, machine: Machine, others: Sequence[Machine]) -> int:
+    """Plan, measure and report, with the ranks of this machine and of others."""
     from scaling.report.console import Progress, open_console, show
     from scaling.report.headline import first_line
     from scaling.report.store import run_folder, write_config
 
     now = datetime.now(UTC)
-    machine = look()
-    spec = resolve(config, machine, run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}")
-    launcher = _launcher(config)
+    spec = resolve(config, machine, run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}", others=others)
     launcher.check(spec.world_size)
-    _preflight(Path(config.output), compiled=config.compile)
+    if isinstance(launcher, ClusterLauncher):
+        launcher.check_room(spec)
     _check_model(spec)
     console = open_console(sys.stdout)
-    console.print(first_line(spec, _hardware(spec, machine), _reason(config, machine)), soft_wrap=True)
+    console.print(first_line(spec, _hardware(spec, machine, others), _reason(config, machine)), soft_wrap=True)
     if config.dry_run:
         for line in _dry_run(spec, launcher):
             console.print(line, soft_wrap=True)
@@ -123,7 +150,7 @@ def _measure(
     from scaling.measure.rounds import blocks_of_round
     from scaling.report.store import write_result
 
-    hosts = ["localhost"] * spec.world_size
+    hosts = _hosts(spec)
     progress.start(spec.measure.launches * spec.measure.rounds * len(blocks_of_round(spec, spec.points, 0, hosts)))
     measured = measure(spec, folder, launcher, progress, functools.partial(enough, spec))
     result = assemble(
@@ -181,12 +208,18 @@ def _preflight(output: Path, *, compiled: bool) -> None:
         raise UserError("; ".join(problems))
 
 
-def _hardware(spec: RunSpec, machine: Machine) -> str:
+def _hosts(spec: RunSpec) -> list[str]:
+    """Return a name for the host of each rank, before the ranks tell theirs."""
+    return [f"node {spec.node_of(rank)}" for rank in range(spec.world_size)]
+
+
+def _hardware(spec: RunSpec, machine: Machine, others: Sequence[Machine]) -> str:
     from scaling.machine.host import cpu_model
 
+    where = f" on {1 + len(others)} nodes" if others else ""
     if spec.device == "cuda":
-        return ", ".join(dict.fromkeys(machine.gpus[: spec.world_size]))
-    return f"{cpu_model()}, {len(machine.cores)} cores"
+        return ", ".join(dict.fromkeys(gpu for one in (machine, *others) for gpu in one.gpus[: spec.gpus_per_node or spec.world_size])) + where
+    return f"{cpu_model()}, {len(machine.cores)} cores{where}"
 
 
 def _reason(config: RunConfig, machine: Machine) -> str:
@@ -197,10 +230,15 @@ def _reason(config: RunConfig, machine: Machine) -> str:
 def _dry_run(spec: RunSpec, launcher: Launcher) -> list[str]:
     from scaling.measure.rounds import blocks_of_round
 
-    blocks = blocks_of_round(spec, spec.points, 0, ["localhost"] * spec.world_size)
-    lines = [f"point {point.name}: {point.gpus} cards, {point.batch.batch_global} samples a step" for point in spec.points]
+    blocks = blocks_of_round(spec, spec.points, 0, _hosts(spec))
+    lines = [
+        f"point {point.name}: {point.gpus} cards on {point.nodes} {'node' if point.nodes == 1 else 'nodes'}, {point.batch.batch_global} samples a step"
+        for point in spec.points
+    ]
     lines += [f"block of round 1: {block.rung} {block.point} on ranks {', '.join(map(str, block.ranks))}".replace("  ", " ") for block in blocks]
     lines.append(f"each rank: {sys.executable} -m scaling.worker RUN_FOLDER/spec.json RUN_FOLDER, started by {launcher.name}")
+    if spec.gpus_per_node and isinstance(launcher, NodesLauncher):
+        lines.append("the other nodes are taken to be like this one; each of them needs the same command")
     lines.append(f"environment: {spec.threads_per_rank} threads a rank, cores {spec.affinity or 'not pinned'}")
     lines.append(f"at least {spec.measure.rounds} rounds, at least {expected_seconds(spec, len(blocks)) / 60:.1f} minutes; nothing was measured")
     return lines

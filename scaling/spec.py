@@ -17,6 +17,7 @@ from pydantic import ConfigDict, TypeAdapter
 AXES = ("pp", "dp_replicate", "dp_shard", "tp")
 """Axes of the mesh of ranks, outermost first: neighbouring ranks lie in one ``tp`` group."""
 Scaling = Literal["weak", "strong"]
+Link = Literal["inside", "between", "both"]
 PrecisionName = Literal["fp32", "tf32", "bf16", "fp16"]
 OptimizerName = Literal["sgd", "adamw"]
 RecomputeName = Literal["none", "selective", "full"]
@@ -112,6 +113,8 @@ class PointSpec:
         dp_shard: Ranks over which a copy is sharded and that work on different samples.
         tp: Ranks that split each layer and work on the same samples.
         pp: Stages. The product of the four is ``gpus``.
+        links: For each axis of degree above 1 the links that its groups cross: those inside nodes, those between them (no group
+            has two ranks on one node), or both.
     """
 
     __pydantic_config__ = _STRICT
@@ -124,11 +127,19 @@ class PointSpec:
     dp_shard: int = 1
     tp: int = 1
     pp: int = 1
+    links: Mapping[str, Link] = field(default_factory=dict)
 
     @property
     def axes(self) -> dict[str, int]:
         """Degrees above 1 by axis, in the order of ``AXES``; empty at one card."""
         return {axis: getattr(self, axis) for axis in AXES if getattr(self, axis) > 1}
+
+    @property
+    def axes_between_nodes(self) -> tuple[str, ...]:
+        """Axes that can be taken away to see what the others cost: those between nodes, where others stay inside and none does both."""
+        if set(self.links.values()) != {"inside", "between"}:
+            return ()
+        return tuple(axis for axis, link in self.links.items() if link == "between")
 
     @property
     def data_parallel(self) -> int:
@@ -220,8 +231,9 @@ class RunSpec:
         device: ``cpu`` or ``cuda``.
         solo: Batch of the ``solo`` and ``concurrent`` rungs: ``batch_per_card`` under weak scaling, the whole global batch under strong.
         threads_per_rank: torch threads of each rank, the same in every rung and point.
-        affinity: Cores of each rank (``device=cpu``); empty where ranks are not pinned.
+        affinity: Cores of each rank on its own host (``device=cpu``); empty where ranks are not pinned.
         input: Where inputs come from in the rung ``fed``.
+        gpus_per_node: Rank r lies on node ``r // gpus_per_node``; ``None``: all lie on one node.
     """
 
     __pydantic_config__ = _STRICT
@@ -236,11 +248,16 @@ class RunSpec:
     threads_per_rank: int
     affinity: tuple[tuple[int, ...], ...]
     input: InputSpec = field(default_factory=InputSpec)
+    gpus_per_node: int | None = None
 
     @property
     def world_size(self) -> int:
         """Ranks to start: the largest point's cards."""
         return max(point.gpus for point in self.points)
+
+    def node_of(self, rank: int) -> int:
+        """Return the number of the node that a rank lies on."""
+        return rank // self.gpus_per_node if self.gpus_per_node else 0
 
     def point(self, name: str) -> PointSpec:
         """Return the point of that name.

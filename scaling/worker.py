@@ -1,7 +1,8 @@
 """What each rank runs: it takes commands, does them, and answers; it knows neither Hydra nor MLflow nor the driver's plans.
 
 A launcher either holds a ``Worker`` and calls ``handle``, or starts ``python -m scaling.worker SPEC FOLDER`` and speaks the
-protocol of ``serve`` over a TCPStore. Nothing heavy is imported before the rank is bound to its driver's life and its cores.
+protocol of ``serve`` over a TCPStore. Nothing heavy is imported before the rank is bound to its cores; to its driver's life
+``scaling.machine.process`` has bound it before.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from scaling import spec as specs
-from scaling.machine.process import end_with_parent
 from scaling.machine.threads import let_gloo_yield
-from scaling.measure.files import log_file, progress_file, redirect_output, stack_file
+from scaling.measure.files import SAMPLES, log_file, progress_file, redirect_output, sample_file, stack_file
 from scaling.measure.progress import Progress
 from scaling.measure.progress import read as read_progress
 from scaling.measure.serving import FOREVER, error_of, next_command, report_failure, serve
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from scaling.measure.programs import Program
 
-__all__ = ["Worker", "error_of", "log_file", "main", "progress_file", "read_progress", "stack_file"]
+__all__ = ["SAMPLES", "Worker", "error_of", "log_file", "main", "progress_file", "read_progress", "sample_file", "stack_file"]
 
 
 class Worker:
@@ -48,7 +48,7 @@ class Worker:
     """
 
     def __init__(self, spec_path: Path, folder: Path, rank: int, local_rank: int, world_size: int) -> None:
-        self.folder, self.rank, self.world_size = folder, rank, world_size
+        self.folder, self.rank, self.local_rank, self.world_size = folder, rank, local_rank, world_size
         self.spec = specs.read(spec_path)
         self.spec_sha256 = specs.digest(spec_path)
         self.host = socket.gethostname()
@@ -105,7 +105,7 @@ class Worker:
     def _describe(self, command: Mapping[str, Any]) -> dict[str, Any]:
         from scaling.measure.identity import describe
 
-        return asdict(describe(self.rank, self.host, self.device, self.precision, self.spec_sha256))
+        return asdict(describe(self.rank, self.local_rank, self.host, self.device, self.precision, self.spec_sha256))
 
     def _peak(self, command: Mapping[str, Any]) -> dict[str, Any]:
         from scaling.measure.cards import matmul_gflops
@@ -147,8 +147,9 @@ class Worker:
             program = self._builder.fed(point, self._programs[carrier(key, point)])
         else:
             point = self.spec.point(name)
+            removed = {"sharded": tuple(point.axes), "inside": point.axes_between_nodes}
             if key not in self._meshes:  # made once: the communicators stay when a program is released
-                self._meshes[key] = make_mesh(point, self.device.type, self.world_size, fake=kind == "sharded")
+                self._meshes[key] = make_mesh(point, self.device.type, self.world_size, removed=removed.get(kind, ()))
                 let_gloo_yield()
             mesh = self._meshes[key]
             if mesh is None:
@@ -189,7 +190,7 @@ class Worker:
         from scaling.analysis.probes import ProbeSample
 
         sample = ProbeSample(launch=command["launch"], round=command["round"], point=command.get("point", ""), rank=self.rank, host=self.host, **found)
-        return self._write(f"probe-rank{self.rank}.jsonl", asdict(sample))
+        return self._write(command["kind"], asdict(sample))
 
     def _block(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Run a block and write its sample down before anybody is told.
@@ -218,19 +219,17 @@ class Worker:
             communication_removed=program.backend if command["rung"] == "sharded" else "",
             **program.stated(len(laps)),
         )
-        return self._write(f"rank{self.rank}.jsonl", asdict(sample))
+        return self._write(command["kind"], asdict(sample))
 
-    def _write(self, name: str, sample: dict[str, Any]) -> dict[str, Any]:
-        """Add a sample to a file of the run folder's ``ranks`` and return it."""
-        with (self.folder / "ranks" / name).open("a", encoding="utf-8") as file:
+    def _write(self, kind: str, sample: dict[str, Any]) -> dict[str, Any]:
+        """Add a sample to this rank's file of its kind and return it."""
+        with sample_file(self.folder, kind, self.rank).open("a", encoding="utf-8") as file:
             file.write(json.dumps(sample, allow_nan=False) + "\n")
         return sample
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a rank that a launcher started as a process, and return its exit code."""
-    if driver := os.environ.get("SCALING_DRIVER_PID"):  # not set where the driver is not the parent of its ranks
-        end_with_parent(int(driver))
     spec_path, folder = (Path(argument) for argument in (arguments or sys.argv[1:]))
     rank, local_rank, world_size = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     log = redirect_output(log_file(folder, "start", rank), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scaling.records import Interval, Outlier, Slowest
 
@@ -52,6 +52,7 @@ class PointEstimate:
         efficiency: Median over rounds of aggregate / sum of cards.
         loss: Each share of ``records.SHARES``, as a part of 1; those that are known add up to ``1 - efficiency``.
         loss_interval: 95 % interval of each share.
+        by_link: Exposed communication inside nodes and between them (``scaling.analysis.by_link``); ``None`` where the ladder cannot split it.
         step_seconds: Median over the timed steps of the slowest rank's time.
         step_seconds_mean: Mean of the same times.
         input: What the real input pipeline costs; ``None`` where it was not asked for.
@@ -69,6 +70,7 @@ class PointEstimate:
     efficiency_interval: Interval | None = None
     loss: Mapping[str, float | None] = field(default_factory=dict)
     loss_interval: Mapping[str, Interval | None] = field(default_factory=dict)
+    by_link: Mapping[str, Any] | None = None
     step_seconds: float | None = None
     step_seconds_interval: Interval | None = None
     step_seconds_mean: float | None = None

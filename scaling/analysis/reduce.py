@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scaling.analysis.blocks import rounds_of
+from scaling.analysis.by_link import by_link
 from scaling.analysis.estimate import PointEstimate, PointFacts
 from scaling.analysis.fed import InputLoss, input_loss
 from scaling.analysis.ladder import Ladder, ladder_of
@@ -43,6 +44,8 @@ def reduce_point(samples: Sequence[BlockSample], point: PointSpec, facts: PointF
     fed = input_loss(rounds, facts, seed)
     costs = {cause: Cost(share=loss.shares[cause], interval=loss.intervals[cause]) for cause in ("imbalance", "exposed_communication")}
     costs["input"] = Cost(share=None, interval=None) if fed is None else Cost(share=fed.share, interval=fed.interval)
+    exposed = (loss.shares["exposed_communication"], loss.intervals["exposed_communication"])
+    links, link_notes = by_link(point, *exposed, rounds, facts, seed)
     return PointEstimate(
         rounds=len(ladder.launches),
         launches=len(set(ladder.launches)),
@@ -55,6 +58,7 @@ def reduce_point(samples: Sequence[BlockSample], point: PointSpec, facts: PointF
         efficiency_interval=loss.efficiency_interval,
         loss=loss.shares,
         loss_interval=loss.intervals,
+        by_link=links,
         step_seconds=steps.median,
         step_seconds_interval=steps.interval,
         step_seconds_mean=steps.mean,
@@ -62,7 +66,7 @@ def reduce_point(samples: Sequence[BlockSample], point: PointSpec, facts: PointF
         input=fed,
         late_arrival_seconds=late_arrival([probe for probe in probes if probe.point == point.name], point.gpus),
         slowest=slowest(rounds, facts.work_shares, costs, [probe for probe in probes if not probe.point], seed),
-        notes=ladder.notes + loss.notes,
+        notes=ladder.notes + loss.notes + link_notes,
     )
 
 

@@ -6,9 +6,10 @@ import os
 import shutil
 import socket
 import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
+
+from scaling.machine.network import addresses, is_local
 
 
 def folder_problems(folder: Path, needed_bytes: int) -> list[str]:
@@ -35,25 +36,14 @@ def host_name_problems(name: str, limit_seconds: float = 5.0) -> list[str]:
         limit_seconds: How long the name service may take; a broken one blocks for many seconds, at every start.
     """
     cure = f"add the line '127.0.1.1 {name}' to /etc/hosts"
-    found: list[str | OSError] = []
-
-    def look_up() -> None:
-        try:
-            found.extend(str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
-        except OSError as error:
-            found.append(error)
-
-    # A thread, because the resolver has no time limit of its own; daemon, so that it does not hold up the exit.
-    thread = threading.Thread(target=look_up, daemon=True)
-    thread.start()
-    thread.join(limit_seconds)
-    if not found:
+    try:
+        found = addresses(name, limit_seconds)
+    except TimeoutError:
         return [f"the host name {name!r} is not resolved within {limit_seconds:g} s; {cure}"]
-    addresses = [address for address in found if isinstance(address, str)]
-    if not addresses:
-        return [f"the host name {name!r} is not known ({found[0]}); {cure}"]
-    if not any(_is_local(address) for address in addresses):
-        return [f"the host name {name!r} leads to {addresses[0]}, which is not an address of this host; {cure}"]
+    except OSError as error:
+        return [f"the host name {name!r} is not known ({error}); {cure}"]
+    if not any(is_local(address) for address in found):
+        return [f"the host name {name!r} leads to {found[0]}, which is not an address of this host; {cure}"]
     return []
 
 

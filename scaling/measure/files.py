@@ -17,6 +17,15 @@ def stack_file(folder: Path, rank: int) -> Path:
     return folder / "ranks" / f"stack-rank{rank}.txt"
 
 
+SAMPLES = {"block": "rank", "late": "probe-rank", "links": "probe-rank"}
+"""The commands whose replies are samples, and how the files are called in which each rank writes them down."""
+
+
+def sample_file(folder: Path, kind: str, rank: int) -> Path:
+    """Return the file to which a rank adds what it found out at a command of one of the kinds of ``SAMPLES``."""
+    return folder / "ranks" / f"{SAMPLES[kind]}{rank}.jsonl"
+
+
 def log_file(folder: Path, name: str, rank: int) -> Path:
     """Return the log of a rank for a point (or for ``start``)."""
     return folder / "logs" / f"{name}-rank{rank}.log"

@@ -14,11 +14,12 @@ from scaling.records import CardInfo, RankReport
 from scaling.workload.precision import RunningPrecision
 
 
-def describe(rank: int, host: str, device: torch.device, precision: RunningPrecision, spec_sha256: str) -> RankReport:
+def describe(rank: int, local_rank: int, host: str, device: torch.device, precision: RunningPrecision, spec_sha256: str) -> RankReport:
     """Return the report of the calling rank.
 
     Args:
         rank: Global rank.
+        local_rank: Rank on this host.
         host: Its host's name.
         device: The card this rank uses; of a CPU card the cores are those the process is bound to.
         precision: What really runs on it.
@@ -29,7 +30,7 @@ def describe(rank: int, host: str, device: torch.device, precision: RunningPreci
         rank=rank,
         pid=os.getpid(),
         spec_sha256=spec_sha256,
-        card=_cuda_card(rank, host, device) if cuda else _cpu_card(rank, host),
+        card=_cuda_card(rank, host, device) if cuda else _cpu_card(rank, local_rank, host),
         cpu=cpu_model(),
         cpu_cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
@@ -41,6 +42,7 @@ def describe(rank: int, host: str, device: torch.device, precision: RunningPreci
         driver=_driver() if cuda else None,
         precision=precision.name,
         precision_notes=tuple(precision.notes),
+        interface=os.environ.get("GLOO_SOCKET_IFNAME"),
     )
 
 
@@ -49,10 +51,10 @@ def _driver() -> str | None:
         return None if api is None else str(api.nvmlSystemGetDriverVersion())
 
 
-def _cpu_card(rank: int, host: str) -> CardInfo:
+def _cpu_card(rank: int, local_rank: int, host: str) -> CardInfo:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = tuple(sorted(os.sched_getaffinity(0)))
-    return CardInfo(card=rank, host=host, index=rank, name=cpu_model(), memory_bytes=memory, cores=cores)
+    return CardInfo(card=rank, host=host, index=local_rank, name=cpu_model(), memory_bytes=memory, cores=cores)
 
 
 def _cuda_card(rank: int, host: str, device: torch.device) -> CardInfo:

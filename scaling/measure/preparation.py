@@ -22,7 +22,7 @@ class Preparation:
         solo: What one card alone runs; ``None`` while that is not known.
         fits_one_card: ``False`` once it is known that nothing fits one card: then there is no baseline.
         warmup_steps: Warm-up steps run for each point (all its programs run at least so many).
-        unproven: Points whose removal of communication could not be proven; their rung ``sharded`` is withheld.
+        unproven: Programs whose removal of communication could not be proven; their rungs (``sharded``, ``inside``) are withheld.
         collectives: What each rank of a point exchanges in a step, by point name.
         memory: What each rank of a point holds in a step, by point name.
         notes: Remarks by point name.

@@ -30,7 +30,10 @@ class Block:
 
 def programs(point: PointSpec) -> tuple[str, ...]:
     """Return the keys of the programs that only this point needs; one card needs no more than ``solo``."""
-    return () if point.gpus == 1 else (f"sharded/{point.name}", f"parallel/{point.name}")
+    if point.gpus == 1:
+        return ()
+    rungs = ("sharded", "inside", "parallel") if point.axes_between_nodes else ("sharded", "parallel")
+    return tuple(f"{rung}/{point.name}" for rung in rungs)
 
 
 def blocks_of_point(point: PointSpec) -> list[Block]:
@@ -38,11 +41,10 @@ def blocks_of_point(point: PointSpec) -> list[Block]:
     if point.gpus == 1:
         return []
     ranks = tuple(range(point.gpus))
-    sharded, parallel = programs(point)
+    rungs = {program.partition("/")[0]: program for program in programs(point)}
     return [
         Block(rung="concurrent", point=point.name, program="solo", ranks=ranks, synchronous=False),
-        Block(rung="sharded", point=point.name, program=sharded, ranks=ranks, synchronous=False),
-        Block(rung="parallel", point=point.name, program=parallel, ranks=ranks, synchronous=True),
+        *(Block(rung=rung, point=point.name, program=program, ranks=ranks, synchronous=rung != "sharded") for rung, program in rungs.items()),
     ]
 
 

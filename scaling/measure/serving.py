@@ -72,7 +72,7 @@ def serve(worker: Commanded, store: Store, log: Path) -> int:
             report_failure(error, store, identity, worker.folder, worker.rank, log)
             return 1
         store.set(f"reply/{identity}/{worker.rank}", reply)
-        if store.add(f"replied/{identity}", 1) == len(command["ranks"]):
+        if store.add(f"replied/{identity}", 1) == command["replies"]:
             store.set(f"done/{identity}", "ok")
 
 

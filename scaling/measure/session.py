@@ -120,7 +120,7 @@ class Session:
     def _withheld(self, block: Block) -> bool:
         if block.program == "solo":
             return self.preparation.solo is None
-        return block.rung == "sharded" and block.point in self.preparation.unproven
+        return block.program in self.preparation.unproven
 
     def _seconds_left(self, blocks: int) -> float | None:
         return blocks * statistics.fmean(self._blocks_timed) if self._blocks_timed else None
@@ -211,19 +211,20 @@ class Session:
         self.probes.extend(TypeAdapter(ProbeSample).validate_python(tuples(answers[rank])) for rank in ranks)
 
     def _check_removal(self, point: PointSpec, built: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> None:
-        """Prove that ``sharded`` really ran without communication: a fake backend, and gradients that no peer has touched."""
-        if not built:
-            return
-        sharded, parallel = (built[key] for key in programs(point))
-        for rank in range(point.gpus):
-            local, averaged = sharded[rank]["fingerprint"], parallel[rank]["fingerprint"]
-            differs = abs(local - averaged) > 1e-6 * max(abs(local), abs(averaged))
-            if sharded[rank]["backend"] != "fake" or not differs:
-                self.preparation.unproven.add(point.name)
-                self.preparation.notes.setdefault(point.name, []).append(
-                    f"rung sharded withheld: on rank {rank} the gradients without communication equal those with it, so its removal is not proven"
-                )
-                return
+        """Prove that communication was really removed: a fake backend, and gradients that the peers it leads to have not touched."""
+        *without, whole = programs(point) or ("",)
+        for program in without:
+            rung = program.partition("/")[0]
+            for rank in range(point.gpus):
+                local, averaged = built[program][rank]["fingerprint"], built[whole][rank]["fingerprint"]
+                differs = abs(local - averaged) > 1e-6 * max(abs(local), abs(averaged))
+                backends = set(built[program][rank]["backend"].split("+"))
+                if not differs or (backends != {"fake"} if rung == "sharded" else "fake" not in backends):
+                    self.preparation.unproven.add(program)
+                    self.preparation.notes.setdefault(point.name, []).append(
+                        f"rung {rung} withheld: on rank {rank} the gradients without communication equal those with it, so its removal is not proven"
+                    )
+                    break
 
     def _warm(self, block: Block, affected: tuple[str, ...]) -> int:
         """Warm a program up until its step time is steady; return the steps run."""

@@ -31,6 +31,7 @@ def results_table(result: RunResult) -> TextTable:
 
     columns: list[tuple[str, Callable[[PointResult], str]]] = [
         ("gpus", lambda point: str(point.gpus) if point.source == "measured" else f"{point.gpus} predicted"),
+        ("nodes", lambda point: str(point.nodes)),
         ("step time", lambda point: seconds(point.step_seconds) if point.status == "ok" else "failed"),
         ("mean", lambda point: seconds(point.step_seconds_mean)),
         ("samples/s", lambda point: number(point.samples_per_second_global)),
@@ -42,6 +43,8 @@ def results_table(result: RunResult) -> TextTable:
         (_MEASURED_PEAK, lambda point: percent(point.fraction_of_measured_peak)),
     ]
     hidden = set()
+    if all(point.nodes == 1 for point in points):
+        hidden.add("nodes")
     if all(point.tokens_per_second_global is None for point in points):
         hidden.add("tokens/s")
     against_measured_peak = any(point.fraction_of_measured_peak is not None for point in points)

@@ -127,7 +127,7 @@ def advice(point: PointResult) -> tuple[str, ...]:
             hint = _NEXT_FOR_LAYERS
         lines.append(f"Next, for {_IN_WORDS.get(name, name)}: {hint}")
     if any(share.name == "exposed_communication" for share in shares):
-        lines += _late(point)
+        lines += [*_late(point), *_by_link(point)]
     return (*lines, *_input(point), *(() if shares else _more_rounds(point)))
 
 
@@ -155,6 +155,15 @@ def _late(point: PointResult) -> list[str]:
     if any(share.name == "imbalance" for share in named_shares(point)):
         return [f"Ranks wait {seconds(late)} of a step of {seconds(step)} for one that comes late; what a steadily slow rank causes of it is imbalance"]
     return [f"Of the communication, {seconds(late)} of a step of {seconds(step)} is waiting for ranks that come late, not the link"]
+
+
+def _by_link(point: PointResult) -> list[str]:
+    """Say which links the communication of a point on several nodes waits for, where the axes let it be split."""
+    split = point.exposed_communication_by_link
+    if split is None or point.nodes == 1:
+        return []
+    inside, between = (percent(split[side], *(split[f"{side}_interval"] or (None, None))) for side in ("inside_nodes", "between_nodes"))
+    return [f"Of the communication, {inside} is lost inside nodes and {between} between them"]
 
 
 def _input(point: PointResult) -> tuple[str, ...]:

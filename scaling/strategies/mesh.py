@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 import torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg  # registers the backend
@@ -15,7 +17,7 @@ _ABSENT = 1 << 20
 """Ranks from here on do not exist; see ``_removed``."""
 
 
-def make_mesh(point: PointSpec, device_type: str, world_size: int, *, fake: bool) -> DeviceMesh | None:
+def make_mesh(point: PointSpec, device_type: str, world_size: int, *, removed: Collection[str] = ()) -> DeviceMesh | None:
     """Return the mesh of a point's ranks; every rank of the world must call this, in the same order.
 
     Args:
@@ -23,18 +25,22 @@ def make_mesh(point: PointSpec, device_type: str, world_size: int, *, fake: bool
         device_type: ``cpu`` or ``cuda``.
         world_size: Ranks of the default group, which serves again where an axis spans all of them (a communicator takes
             hundreds of MB on a GPU).
-        fake: Put the axes on groups that send nothing.
+        removed: Axes to put on groups that send nothing.
 
     Returns:
         The mesh, or ``None`` on a rank that the point does not use.
     """
     ranks = torch.arange(point.gpus).view(*point.axes.values())
-    groups = [_own_group(ranks.movedim(position, -1).reshape(-1, degree), world_size, fake) for position, degree in enumerate(point.axes.values())]
+    groups = [
+        _own_group(ranks.movedim(position, -1).reshape(-1, degree), world_size, axis in removed) for position, (axis, degree) in enumerate(point.axes.items())
+    ]
     mine = [group for group in groups if group is not None]
     if len(mine) < len(groups):
         return None
     names = tuple(point.axes)
-    return _removed(mine, device_type, ranks, names) if fake else DeviceMesh.from_group(mine, device_type, mesh=ranks, mesh_dim_names=names)
+    if removed:
+        return _removed(mine, device_type, ranks, names, partly=len(removed) < len(names))
+    return DeviceMesh.from_group(mine, device_type, mesh=ranks, mesh_dim_names=names)
 
 
 def backend_of(mesh: DeviceMesh) -> str:
@@ -53,12 +59,12 @@ def _own_group(rows: torch.Tensor, world_size: int, fake: bool) -> dist.ProcessG
     return own
 
 
-def _removed(groups: list[dist.ProcessGroup], device_type: str, ranks: torch.Tensor, names: tuple[str, ...]) -> DeviceMesh:
-    """Return a mesh on fake groups that no mesh on real ones is equal to.
+def _removed(groups: list[dist.ProcessGroup], device_type: str, ranks: torch.Tensor, names: tuple[str, ...], *, partly: bool) -> DeviceMesh:
+    """Return a mesh on fake groups, all of them or a part, that no mesh on other groups is equal to.
 
     Meshes are compared by their ranks and not by their groups, and DTensor remembers for each mesh how an operator runs: with
     equal meshes the real step would use the fake groups, and the other way round. So this mesh, and all that torch derives
     from it, is cut out of a larger one whose other half are ranks that do not exist.
     """
-    both = torch.stack([ranks, ranks + _ABSENT])
+    both = torch.stack([ranks, ranks + (2 if partly else 1) * _ABSENT])
     return DeviceMesh.from_group([groups[0], *groups], device_type, mesh=both, mesh_dim_names=("absent", *names))[names]

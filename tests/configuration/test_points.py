@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -19,11 +20,11 @@ EIGHT_CORES = Machine(cores=tuple(range(8)), gpus=())
 FOUR_CARDS = Machine(cores=tuple(range(16)), gpus=("NVIDIA H100 80GB HBM3",) * 4, interconnect="nvlink", hardware=("h100_sxm_80g",) * 4)
 
 
-def spec_of(*overrides: str, machine: Machine = TWO_CORES) -> RunSpec:
+def spec_of(*overrides: str, machine: Machine = TWO_CORES, others: Sequence[Machine] = ()) -> RunSpec:
     with initialize_config_dir(str(paths.conf()), version_base="1.3"):
         composed = compose("run", overrides=["model=mlp", *overrides])
     container: Any = OmegaConf.to_container(composed, resolve=True)
-    return resolve(load(container), machine, run_id="test")
+    return resolve(load(container), machine, run_id="test", others=others)
 
 
 def test_a_curve_without_a_count_is_what_the_machine_has() -> None:

@@ -38,7 +38,7 @@ class FaultyWorker:
     """Takes the same arguments and commands as ``Worker``; the spec is a text that may name a rank that cannot start."""
 
     def __init__(self, spec_path: Path, folder: Path, rank: int, local_rank: int, world_size: int) -> None:
-        if spec_path.read_text() == f"rank {rank} cannot start":
+        if f"rank {rank} cannot start" in spec_path.read_text():
             raise ImportError("libcuda is too old")
         self.folder, self.rank = folder, rank
         self.progress = Progress(worker.progress_file(folder, rank))
@@ -55,6 +55,8 @@ class FaultyWorker:
             self.progress.phase("backward")
             dist.all_reduce(torch.ones(8))
             time.sleep(command.get("pause", 0))
+        if command["kind"] == "sample":
+            (self.folder / "ranks" / f"rank{self.rank}.jsonl").write_text('{"kind": "sample"}\n')
         self.progress.phase("idle")
         return {"environment": dict(os.environ), "argument": command.get("argument")}
 

@@ -46,7 +46,7 @@ def look(case: dict[str, Any], world_size: int) -> dict[str, Any] | None:
     )
     degrees = {"dp_replicate": 1, **case["degrees"]}
     point = PointSpec(name="case", gpus=case.get("gpus", world_size), nodes=1, batch_per_card=MICRO_BATCH, batch=batch, **degrees)
-    mesh = make_mesh(point, "cpu", world_size, fake=False)
+    mesh = make_mesh(point, "cpu", world_size)
     if mesh is None:
         return None
     tensor = TensorSpec()

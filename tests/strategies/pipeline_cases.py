@@ -134,7 +134,7 @@ def run(case: dict[str, Any], world: int) -> dict[str, Any]:
     batch = BatchSpec(batch_global=1, batch_per_data_rank=1, micro_batch=1, grad_accumulation=1)  # the mesh does not look at it
     degrees = {**dict.fromkeys(AXES, 1), **case["degrees"]}
     point = PointSpec(name=case["name"], gpus=world, nodes=1, batch_per_card=1, batch=batch, **degrees)
-    silent_mesh, mesh = (make_mesh(point, "cpu", world, fake=fake) for fake in (True, False))
+    silent_mesh, mesh = (make_mesh(point, "cpu", world, removed=removed) for removed in (point.axes, ()))
     marks: list[str] = []
     silent = place(case, point, silent_mesh, on_action=lambda: marks.append("done"))
     silent.step()

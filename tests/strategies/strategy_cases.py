@@ -130,7 +130,7 @@ def state_elements(placed: Placed) -> int:
 def overflow(world: int) -> dict[str, Any]:
     """Let a gradient overflow on rank 1 alone, and tell whether this rank skipped its step and what its scale is now."""
     batch = BatchSpec(batch_global=1, batch_per_data_rank=1, micro_batch=1, grad_accumulation=1)
-    mesh = make_mesh(PointSpec(name="overflow", gpus=world, nodes=1, batch_per_card=1, batch=batch, dp_replicate=1, tp=world), "cpu", world, fake=False)
+    mesh = make_mesh(PointSpec(name="overflow", gpus=world, nodes=1, batch_per_card=1, batch=batch, dp_replicate=1, tp=world), "cpu", world)
     assert mesh is not None
     scaler = gradient_scaler(mesh, on_cpu("fp16", frozenset()))
     weight = torch.nn.Parameter(torch.ones(4))
@@ -158,8 +158,8 @@ def run(case: dict[str, Any], store: dist.Store) -> dict[str, Any]:
     degrees = {**dict.fromkeys(AXES, 1), **case["degrees"]}
     batch = BatchSpec(batch_global=1, batch_per_data_rank=1, micro_batch=1, grad_accumulation=1)  # the mesh does not look at it
     point = PointSpec(name=case["name"], gpus=world, nodes=1, batch_per_card=1, batch=batch, **degrees)
-    fake_mesh = make_mesh(point, "cpu", world, fake=True)
-    real_mesh = make_mesh(point, "cpu", world, fake=False)
+    fake_mesh = make_mesh(point, "cpu", world, removed=point.axes)
+    real_mesh = make_mesh(point, "cpu", world)
     assert fake_mesh is not None and real_mesh is not None
     assert fake_mesh != real_mesh and all(fake_mesh[axis] != real_mesh[axis] for axis in point.axes)  # DTensor remembers what it did by mesh
     without, without_finite = alone(case, point, fake_mesh, store)
