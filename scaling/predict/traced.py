@@ -83,6 +83,7 @@ class TracedStep:
         samples: Of the whole step, over all ranks.
         model_flops: Of the whole step, over all ranks; recomputation excluded.
         hardware_flops: Likewise with recomputation.
+        pauses: Seconds for which the host sleeps in each segment, its launches included (the model ``timed``); empty: it never does.
         work_share: Part of ``model_flops`` that a rank of each lane computes, times the ranks of that lane: sums to 1.
         notes: What the reader must know: operators without a formula, what was assumed.
     """
@@ -98,3 +99,4 @@ class TracedStep:
     hardware_flops: int
     work_share: tuple[float, ...]
     notes: tuple[str, ...] = ()
+    pauses: tuple[float, ...] = ()
