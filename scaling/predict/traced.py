@@ -57,6 +57,7 @@ class StageMemory:
         in_flight: Micro-batches whose activations are held at the same time, at most.
         temporaries: What the largest moment of the step holds beyond all of the above (gathered parameters, buckets, workspaces).
         inputs: Cached batches.
+        peak: At the fullest moment of the step. The parts above may add up to more, since gradients grow while activations shrink.
     """
 
     parameters: int
@@ -66,6 +67,7 @@ class StageMemory:
     in_flight: int
     temporaries: int
     inputs: int = 0
+    peak: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

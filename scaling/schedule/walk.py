@@ -25,6 +25,12 @@ class Action(NamedTuple):
         return f"{self.kind} of micro-batch {self.micro_batch} on stage {self.stage}"
 
 
+def single_stage_actions(micro_batches: int) -> tuple[Action, ...]:
+    """Return the schedule of one stage: forward and backward of each micro-batch in turn, then the optimizer."""
+    passes = tuple(Action(kind, 0, index) for index in range(micro_batches) for kind in ("F", "B"))
+    return (*passes, Action("O", 0, 0))
+
+
 class Span(NamedTuple):
     """When an action runs, in seconds from the start of the step."""
 
