@@ -92,8 +92,9 @@ class RunConfig:
     __pydantic_config__ = _STRICT
     gpus: Annotated[int | tuple[int, ...] | None, Field(description="a card count such as 4, or a list of different counts such as '[1,2,4]'")]
     nodes: Count
+    gpus_per_node: Count
     device: Literal["auto", "cpu", "cuda"]
-    source: Annotated[Literal["auto", "measure"], Field(description="auto or measure")]
+    source: Literal["auto", "measure", "predict", "both"]
     scaling: Scaling
     batch_per_card: Count
     batch_global: Count | None

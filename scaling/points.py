@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from scaling.config import RunConfig
 from scaling.degrees import resolve_degrees
-from scaling.errors import UserError
+from scaling.errors import NotHere, UserError
 from scaling.machine.host import core_sets
 from scaling.spec import AXES, BatchSpec, InputDelay, InputSpec, MeasureSpec, PointSpec, RunSpec, TargetSpec, TensorSpec, WorkloadSpec
 
@@ -40,15 +40,47 @@ def resolve(config: RunConfig, machine: Machine, run_id: str) -> RunSpec:
     """Return the spec of a curve that this machine can measure.
 
     Raises:
-        UserError: The machine does not have what was asked for, or the numbers do not fit together.
+        NotHere: The machine does not have what was asked for.
+        UserError: What was asked for cannot be, or the numbers do not fit together.
     """
     device = _device(config, machine)
     counts = _counts(config.gpus, device, machine)
     if config.nodes != 1:
-        raise UserError(f"nodes={config.nodes}: this version measures on one node; leave nodes out, or run on each node by itself")
+        raise NotHere(f"nodes={config.nodes}: this version measures on one node; leave nodes out, or run on each node by itself", "this is one machine")
     _check_room(max(counts), device, machine, oversubscribe=config.measure.oversubscribe)
     _check_named(config, device, machine, max(counts))
     cores = core_sets(max(counts), machine.cores)
+    return _spec(config, device, counts, run_id, threads=cores.threads_per_rank, affinity=cores.affinity if device == "cpu" else ())
+
+
+def resolve_absent(config: RunConfig, device: Literal["cpu", "cuda"], run_id: str) -> RunSpec:
+    """Return the spec of a curve on cards that need not be here.
+
+    Args:
+        config: What was asked.
+        device: ``cpu`` for cards that are processes.
+        run_id: Names the run.
+
+    Raises:
+        UserError: No count was given, or the numbers do not fit together.
+    """
+    if config.gpus is None:
+        raise UserError("a prediction needs the number of cards: for example gpus=4, or a curve such as 'gpus=[1,2,4,8]'")
+    if config.input.kind == "loader":
+        raise UserError("input=loader is measured, not predicted: a prediction knows no storage; leave input out, or measure")
+    return _spec(config, device, _counts(config.gpus, device, Machine(cores=(), gpus=())), run_id, threads=1, affinity=(), absent=True)
+
+
+def _spec(
+    config: RunConfig,
+    device: Literal["cpu", "cuda"],
+    counts: Sequence[int],
+    run_id: str,
+    *,
+    threads: int,
+    affinity: tuple[tuple[int, ...], ...],
+    absent: bool = False,
+) -> RunSpec:
     precision = config.precision.name
     return RunSpec(
         run_id=run_id,
@@ -66,27 +98,28 @@ def resolve(config: RunConfig, machine: Machine, run_id: str) -> RunSpec:
         strategy=target_of(config.strategy, "strategy", drop=AXES),
         scaling=config.scaling,
         solo=_solo_batch(config),
-        points=tuple(_point(config, count) for count in counts),
+        points=tuple(_point(config, count, absent=absent) for count in counts),
         measure=_measure(config, device),
-        threads_per_rank=cores.threads_per_rank,
-        affinity=cores.affinity if device == "cpu" else (),
+        threads_per_rank=threads,
+        affinity=affinity,
         input=_input(config, max(counts)),
     )
 
 
 def _device(config: RunConfig, machine: Machine) -> Literal["cpu", "cuda"]:
     if config.network is not None:
-        raise UserError(f"network={config.network['name']}: measuring happens in this machine, over no network; leave network out")
+        raise NotHere(f"network={config.network['name']}: measuring happens in this machine, over no network; leave network out", "this is one machine")
     asked = [f"{key}={value['name']}" for key, value in (("hardware", config.hardware), ("interconnect", config.interconnect)) if value]
     if config.device == "cuda" and not machine.gpus:
         raise UserError("device=cuda: no CUDA card found here (NVML lists none); use device=cpu, or run on a machine with a driver and a card")
     cpu = config.device == "cpu" or not machine.gpus
     if cpu and asked:
-        found = "no GPU found here" if not machine.gpus else "device=cpu was asked for"
-        raise UserError(
+        found = "device=cpu was asked for" if config.device == "cpu" else "no GPU found here"
+        refusal = (
             f"{' '.join(asked)}: {found}, and a CPU process is never labelled so; to measure on CPU: python -m scaling.run device=cpu 'gpus=[1,2]' "
             f"(without {' and '.join(entry.partition('=')[0] for entry in asked)})"
         )
+        raise UserError(refusal) if config.device == "cpu" else NotHere(refusal, found)
     return "cpu" if cpu else "cuda"
 
 
@@ -108,7 +141,8 @@ def _counts(asked: int | Sequence[int] | None, device: str, machine: Machine) ->
 
 def _check_room(most: int, device: str, machine: Machine, *, oversubscribe: bool) -> None:
     if device == "cuda" and most > len(machine.gpus):
-        raise UserError(f"gpus={most}: this machine has {len(machine.gpus)} CUDA cards; ask for at most gpus={len(machine.gpus)}")
+        have = f"this machine has {len(machine.gpus)} CUDA cards"
+        raise NotHere(f"gpus={most}: {have}; ask for at most gpus={len(machine.gpus)}", have)
     if device == "cpu" and most > len(machine.cores) and not oversubscribe:
         raise UserError(
             f"gpus={most}: {most} ranks on {len(machine.cores)} cores would share cores; ask for at most gpus={len(machine.cores)}, "
@@ -124,11 +158,12 @@ def _check_named(config: RunConfig, device: str, machine: Machine, most: int) ->
         asked, here = config.hardware["name"], machine.hardware[:most]
         if set(here) != {asked}:
             found = ", ".join(name or f"{gpu} (not in the catalogue)" for name, gpu in dict.fromkeys(zip(here, machine.gpus, strict=False)))
-            raise UserError(f"hardware={asked}: the cards of this machine are {found}; leave hardware out to measure those")
+            raise NotHere(f"hardware={asked}: the cards of this machine are {found}; leave hardware out to measure those", f"the cards here are {found}")
     if config.interconnect is not None and most > 1 and config.interconnect["name"] != machine.interconnect:
         found = machine.interconnect or "an unknown link"
-        raise UserError(
-            f"interconnect={config.interconnect['name']}: the cards of this machine are connected by {found}; leave interconnect out to measure that"
+        raise NotHere(
+            f"interconnect={config.interconnect['name']}: the cards of this machine are connected by {found}; leave interconnect out to measure that",
+            f"the cards here are connected by {found}",
         )
 
 
@@ -187,11 +222,13 @@ def micro_batch_of(samples: int, grad_accumulation: int) -> int:
     return micro
 
 
-def _point(config: RunConfig, gpus: int) -> PointSpec:
+def _point(config: RunConfig, gpus: int, *, absent: bool) -> PointSpec:
     degrees = resolve_degrees(config.strategy, gpus)
     samples = _samples(config, gpus)
     batch = _batch(config, samples, degrees["dp_replicate"] * degrees["dp_shard"])
-    return PointSpec(name=f"gpus{gpus}", gpus=gpus, nodes=1, batch_per_card=samples // gpus, batch=batch, **degrees)
+    return PointSpec(
+        name=f"gpus{gpus}", gpus=gpus, nodes=math.ceil(gpus / config.gpus_per_node) if absent else 1, batch_per_card=samples // gpus, batch=batch, **degrees
+    )
 
 
 def _samples(config: RunConfig, gpus: int) -> int:

@@ -1,7 +1,7 @@
-"""``python -m scaling.run``: measure what N cards deliver against the sum of the single cards, explain the loss, log it.
+"""``python -m scaling.run``: measure what N cards deliver against the sum of the single cards, or predict it, explain the loss, log it.
 
-Composes the configuration once, refuses what cannot be served, measures, and reports. Exit codes: 0 all points measured,
-1 some point failed, 2 the request was refused, 130 interrupted.
+Composes the configuration once, refuses what cannot be served, measures or predicts, and reports. Exit codes: 0 all points measured
+or predicted, 1 some point failed, 2 the request was refused, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from scaling import front_door
 from scaling.config import RunConfig, load
+from scaling.equipment import Choice, choose
 from scaling.errors import Interrupted, UserError
-from scaling.points import Machine, expected_seconds, resolve
+from scaling.points import Machine, expected_seconds
 
 if TYPE_CHECKING:
     from scaling.experiment import Launcher
+    from scaling.prediction import Forecast, Oracle
     from scaling.records import RunResult
     from scaling.spec import RunSpec
 
@@ -39,7 +41,7 @@ def _embedded_defaults(arguments: list[str]) -> list[str]:
     """Choose the tiny model and the quick protocol where nobody named a model and a CPU process stands in for a card."""
     from scaling.machine.cards import visible_cards
 
-    named = ("model=", "experiment=", "hardware=", "interconnect=", "device=cuda")
+    named = ("model=", "experiment=", "hardware=", "interconnect=", "network=", "device=cuda", "source=predict")
     if any(argument.startswith(named) for argument in arguments):
         return []
     if visible_cards() and "device=cpu" not in arguments:
@@ -48,7 +50,7 @@ def _embedded_defaults(arguments: list[str]) -> list[str]:
 
 
 def run(config: RunConfig, container: Mapping[str, Any]) -> int:
-    """Measure one curve and report it.
+    """Measure or predict one curve and report it.
 
     Args:
         config: The validated configuration.
@@ -61,36 +63,81 @@ def run(config: RunConfig, container: Mapping[str, Any]) -> int:
         UserError: The request cannot be served; nothing was started and no folder was made.
         Interrupted: The driver was told to stop; what was measured is on disk.
     """
-    from scaling.report.console import Progress, open_console, show
+    from scaling.report.console import open_console, say
     from scaling.report.headline import first_line
-    from scaling.report.store import run_folder, write_config
 
     now = datetime.now(UTC)
     machine = look()
-    spec = resolve(config, machine, run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}")
-    launcher = _launcher(config)
-    launcher.check(spec.world_size)
-    _preflight(Path(config.output), compiled=config.compile)
-    _check_model(spec)
+    choice = choose(config, machine, run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}")
+    spec = choice.spec
+    launcher = _launcher(config) if choice.measured else None
+    if launcher is not None:
+        launcher.check(spec.world_size)
+    _preflight(Path(config.output), compiled=config.compile and choice.measured)
+    if choice.measured:
+        _check_model(spec)
+    predicting = None if config.dry_run else _predict(choice)
     console = open_console(sys.stdout)
-    console.print(first_line(spec, _hardware(spec, machine), _reason(config, machine)), soft_wrap=True)
+    say(console, [first_line(spec, _hardware(choice, machine), _reason(config, machine, choice), measured=choice.measured)])
     if config.dry_run:
-        for line in _dry_run(spec, launcher):
-            console.print(line, soft_wrap=True)
+        say(console, _dry_run(choice, launcher))
         return front_door.OK
+    return _carry_out(choice, predicting, launcher, machine, config, container, now)
+
+
+def _carry_out(
+    choice: Choice,
+    predicting: tuple[Oracle, list[Forecast]] | None,
+    launcher: Launcher | None,
+    machine: Machine,
+    config: RunConfig,
+    container: Mapping[str, Any],
+    now: datetime,
+) -> int:
+    """Measure what is to be measured, show and publish the result; return the exit code."""
+    from scaling.report.console import Progress, open_console, say, show
+    from scaling.report.store import run_folder, write_config, write_result
+
+    spec, console = choice.spec, open_console(sys.stdout)
     folder = run_folder(Path(config.output), config.name or f"{spec.workload.model.name}-{spec.strategy.name}-{spec.workload.precision}", now)
     write_config(container, folder)
     progress = Progress(console)
     with _signals():
         try:
-            result = _measure(spec, folder, launcher, progress, machine, config, container, now)
+            result = _measure(spec, folder, launcher, progress, machine, container, now) if launcher else None
         finally:
             progress.close()
-        closing = _publish(result, folder, config)
-    show(result, console, folder, closing)
+        if predicting is not None:
+            result = _with_prediction(result, *predicting, folder, container, now)
+        assert result is not None  # a request is measured, predicted, or both
+        write_result(result, folder)
+        show(result, console, folder)
+        say(console, _publish(result, folder, config))
     if result.interrupted:
         raise Interrupted(signal.SIGINT)
     return front_door.OK if all(point.status == "ok" for point in result.points) else front_door.FAILED
+
+
+def _predict(choice: Choice) -> tuple[Oracle, list[Forecast]] | None:
+    """Predict all points, before anything is started or written: what cannot be predicted is refused."""
+    if choice.equipment is None:
+        return None
+    from scaling.prediction import Oracle
+
+    oracle = Oracle(choice.spec, choice.equipment)
+    return oracle, [oracle.forecast(point) for point in choice.spec.points]
+
+
+def _with_prediction(
+    measured: RunResult | None, oracle: Oracle, forecasts: list[Forecast], folder: Path, container: Mapping[str, Any], now: datetime
+) -> RunResult:
+    """Return the predicted curve, or the measured one with the prediction beside it; timelines go into the folder."""
+    from scaling.predicted import beside, predicted_result, write_timelines
+
+    write_timelines(forecasts, folder)
+    if measured is not None:
+        return beside(measured, forecasts)
+    return predicted_result(oracle, forecasts, created=now.isoformat(timespec="seconds"), command=front_door.command_line("run"), config=container)
 
 
 def look() -> Machine:
@@ -114,9 +161,7 @@ def look() -> Machine:
     )
 
 
-def _measure(
-    spec: RunSpec, folder: Path, launcher: Launcher, progress: Any, machine: Machine, config: RunConfig, container: Mapping[str, Any], now: datetime
-) -> RunResult:
+def _measure(spec: RunSpec, folder: Path, launcher: Launcher, progress: Any, machine: Machine, container: Mapping[str, Any], now: datetime) -> RunResult:
     """Measure, and write ``result.json`` before anything else is asked for anything."""
     from scaling.assemble import assemble, enough
     from scaling.experiment import measure
@@ -181,24 +226,32 @@ def _preflight(output: Path, *, compiled: bool) -> None:
         raise UserError("; ".join(problems))
 
 
-def _hardware(spec: RunSpec, machine: Machine) -> str:
+def _hardware(choice: Choice, machine: Machine) -> str:
     from scaling.machine.host import cpu_model
 
+    spec = choice.spec
+    if not choice.measured:
+        return str(choice.equipment)
     if spec.device == "cuda":
         return ", ".join(dict.fromkeys(machine.gpus[: spec.world_size]))
     return f"{cpu_model()}, {len(machine.cores)} cores"
 
 
-def _reason(config: RunConfig, machine: Machine) -> str:
-    """Say why CPU processes are measured where nobody asked for them."""
+def _reason(config: RunConfig, machine: Machine, choice: Choice) -> str:
+    """Say why it is predicted, or why CPU processes are measured, where nobody asked for that; and what was assumed."""
+    if not choice.measured and choice.equipment is not None:
+        return "; ".join(part for part in (choice.reason, *choice.equipment.assumed) if part)
     return "" if config.device == "cpu" or machine.gpus else "no GPU found here"
 
 
-def _dry_run(spec: RunSpec, launcher: Launcher) -> list[str]:
+def _dry_run(choice: Choice, launcher: Launcher | None) -> list[str]:
     from scaling.measure.rounds import blocks_of_round
 
-    blocks = blocks_of_round(spec, spec.points, 0, ["localhost"] * spec.world_size)
+    spec = choice.spec
     lines = [f"point {point.name}: {point.gpus} cards, {point.batch.batch_global} samples a step" for point in spec.points]
+    if launcher is None:
+        return [*lines, "nothing would be started; nothing was predicted"]
+    blocks = blocks_of_round(spec, spec.points, 0, ["localhost"] * spec.world_size)
     lines += [f"block of round 1: {block.rung} {block.point} on ranks {', '.join(map(str, block.ranks))}".replace("  ", " ") for block in blocks]
     lines.append(f"each rank: {sys.executable} -m scaling.worker RUN_FOLDER/spec.json RUN_FOLDER, started by {launcher.name}")
     lines.append(f"environment: {spec.threads_per_rank} threads a rank, cores {spec.affinity or 'not pinned'}")
