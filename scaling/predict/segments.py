@@ -34,7 +34,7 @@ class Prepared:
         row: Row of the table of each entry of a segment, all segments one after the other.
         segment: Segment of each entry.
         count: Repetitions of each entry within its segment.
-        pauses: Seconds for which the host sleeps in each segment.
+        segments: How many there are.
         collectives: Each (collective, lane) that occurs, once.
         lanes: Names of the communicators.
         lane_of: Position in ``lanes`` of each of ``collectives``.
@@ -52,7 +52,7 @@ class Prepared:
     row: Integers
     segment: Integers
     count: Floats
-    pauses: Floats
+    segments: int
     collectives: tuple[Collective, ...]
     lanes: tuple[str, ...]
     lane_of: tuple[int, ...]
@@ -107,7 +107,7 @@ def prepare(step: TracedStep, *, compiled: bool = False) -> Prepared:
         row=np.array(row, dtype=np.int64),
         segment=np.array(segment, dtype=np.int64),
         count=np.array(count, dtype=np.float64),
-        pauses=np.array(step.pauses or [0.0] * len(segments), dtype=np.float64),
+        segments=len(segments),
         collectives=tuple(collective for collective, _ in issued),
         lanes=lanes,
         lane_of=tuple(lanes.index(lane) for _, lane in issued),
@@ -133,8 +133,6 @@ def _check(step: TracedStep, order: Order, programs: tuple[tuple[Code, ...], ...
     missing = [action for action in order.actions if action not in step.program_of]
     if missing:
         raise ValueError(f"{missing[0]} has no program")
-    if step.pauses and len(step.pauses) != len(step.segments):
-        raise ValueError(f"{len(step.pauses)} pauses for {len(step.segments)} segments")
     for program in programs:
         for kind, first, _ in program:
             if kind == COMPUTE and not 0 <= first < len(step.segments):
@@ -176,7 +174,7 @@ def segment_prices(prepared: Prepared, card: CardConstants, costs: HostCosts) ->
         UserError: The card has no peak that fits a dtype.
     """
     table, count = prepared.table, prepared.count
-    number = len(prepared.pauses)
+    number = prepared.segments
     found = price(table, card)
     kinds = ["arithmetic" if operator.kind in ARITHMETIC else "memory" for operator in table.operators]
     keys = list(zip(kinds, found.origins, strict=True))
@@ -191,9 +189,9 @@ def segment_prices(prepared: Prepared, card: CardConstants, costs: HostCosts) ->
     launched = np.ones(len(keys))
     launched[table.rows("view")] = 0
     on_host = card.card.is_process
-    host = np.zeros(number) if on_host else _in_segments(prepared, host_seconds(table, costs)) + prepared.pauses
+    host = np.zeros(number) if on_host else _in_segments(prepared, host_seconds(table, costs))
     return SegmentPrices(
-        seconds=parts.sum(axis=0) + (prepared.pauses if on_host else 0),
+        seconds=parts.sum(axis=0) + (_in_segments(prepared, table.sleeps) if on_host else 0),
         host=host,
         kernels=_in_segments(prepared, launched),
         groups=groups,
@@ -205,11 +203,12 @@ def segment_prices(prepared: Prepared, card: CardConstants, costs: HostCosts) ->
 
 def seconds_beside(prepared: Prepared, card: CardConstants, taken: Taken = NOTHING) -> Floats:
     """Return the seconds of every segment while collectives take a part of the card."""
-    return _in_segments(prepared, price(prepared.table, card, taken).seconds) + (prepared.pauses if card.card.is_process else 0)
+    own = prepared.table.sleeps if card.card.is_process else 0.0
+    return _in_segments(prepared, price(prepared.table, card, taken).seconds + own)
 
 
 def _in_segments(prepared: Prepared, values: Floats) -> Floats:
-    return _summed(prepared.segment, values[prepared.row] * prepared.count, len(prepared.pauses))
+    return _summed(prepared.segment, values[prepared.row] * prepared.count, prepared.segments)
 
 
 def _summed(cells: Integers, values: Floats, number: int) -> Floats:

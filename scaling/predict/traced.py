@@ -85,7 +85,6 @@ class TracedStep:
         samples: Of the whole step, over all ranks.
         model_flops: Of the whole step, over all ranks; recomputation excluded.
         hardware_flops: Likewise with recomputation.
-        pauses: Seconds for which the host sleeps in each segment, its launches included (the model ``timed``); empty: it never does.
         uncounted_ops: Operators that did arithmetic and have no FLOP formula: ``model_flops`` is then a lower bound.
         tokens_per_sample: ``None`` where samples have no tokens.
         work_share: Part of ``model_flops`` that a rank of each lane computes, times the ranks of that lane: sums to 1.
@@ -103,6 +102,5 @@ class TracedStep:
     hardware_flops: int
     work_share: tuple[float, ...]
     notes: tuple[str, ...] = ()
-    pauses: tuple[float, ...] = ()
     uncounted_ops: tuple[str, ...] = ()
     tokens_per_sample: int | None = None

@@ -14,6 +14,7 @@ from scaling.errors import UserError
 from scaling.predict.constants import constants_of
 from scaling.predict.host import HostCosts
 from scaling.predict.ladder import Ladder, ladder_of
+from scaling.predict.operators import Operator
 from scaling.predict.pace import Pace, Scene
 from scaling.predict.rungs import Rungs, rungs_of
 from scaling.predict.segments import prepare
@@ -128,8 +129,9 @@ def test_the_host_hides_behind_long_kernels() -> None:
 
 def test_sleeps_are_a_cards_time_on_a_cpu_and_the_hosts_elsewhere() -> None:
     programs = ((Compute(0),) * 2, (Compute(1),) * 2, (Compute(2),))
-    sleepy = replace(of_programs(programs, ranks=1), segments=((), (), ()), pauses=(0.1, 0.2, 0.0))
-    assert seconds(sleepy, scene(interconnect=None)) == pytest.approx(0.6)
+    sleep = Operator(kind="view", name="sleep", host_seconds=0.1)
+    sleepy = replace(of_programs(programs, ranks=1), segments=((sleep,), (replace(sleep, count=2),), ()))
+    assert seconds(sleepy, scene(interconnect=None)) == pytest.approx(0.6, rel=1e-3)
     where = scene(interconnect=None)
     process = constants_of(replace(CARDS["h100_sxm_80g"], form="process"), CARDS)
     assert seconds(sleepy, replace(where, links=replace(where.links, card=process))) == pytest.approx(0.6)

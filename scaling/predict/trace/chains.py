@@ -107,4 +107,5 @@ def _operator(draft: Draft, chain: int, before: int, made: dict[int, set[int]], 
         chain=0 if not chain else CONTINUES if chain == before else BEGINS,
         chained_read=chained_read,
         chained_written=chained_written,
+        host_seconds=draft.host_seconds,
     )

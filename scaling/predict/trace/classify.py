@@ -48,6 +48,7 @@ class Draft:
         writes: Bytes written, likewise.
         fusable: Whether a compiler fuses it with its neighbours.
         sharded: Whether it works on parts of parameters.
+        host_seconds: For which it keeps the host busy beyond its launch.
     """
 
     kind: OperatorKind
@@ -62,6 +63,7 @@ class Draft:
     writes: dict[int, int] = field(default_factory=dict)
     fusable: bool = False
     sharded: bool = False
+    host_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from scaling.predict.trace.concrete import Concrete
 from scaling.predict.trace.held import held_by
 from scaling.predict.trace.recording import Parameter, Recording
 from scaling.predict.trace.replica import Replica
+from scaling.predict.trace.sleeps import sleeps_noted
 from scaling.strategies import replicate, unsharded
 from scaling.strategies.mesh import FAKE, make_mesh
 from scaling.strategies.placed import Placed, Workload
@@ -77,7 +78,7 @@ def _run(placed: Placed, workload: Workload, capture: Capture, mode: AbstractCon
     buffers = [local(buffer) for module in modules for buffer in module.buffers()]
     inputs = [value for batch in workload.batches for value in batch.values()]
     capture.begin([*(local(parameter) for parameter in parameters), *buffers, *inputs])
-    with mode, _Fused(), capture:
+    with mode, _Fused(), capture, sleeps_noted(capture):
         placed.step()
     capture.finish()
     gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
