@@ -12,7 +12,8 @@ from scaling.predict.collectives import Links
 from scaling.predict.constants import constants_of
 from scaling.predict.ladder import Ladder, ladder_of
 from scaling.predict.memory import forecast
-from scaling.predict.mesh import Mesh
+from scaling.predict.mesh import Mesh, mesh_price
+from scaling.predict.operators import Collective
 from scaling.predict.pace import Pace, Scene
 from scaling.predict.rungs import Rungs, rungs_of
 from scaling.predict.segments import prepare
@@ -51,6 +52,8 @@ class Oracle:
         self.spec, self.equipment = spec, equipment
         card = constants_of(equipment.card, equipment.cards)
         self._links = Links(card=card, interconnect=equipment.interconnect, network=equipment.network, cards_per_node=equipment.cards_per_node)
+        for point in spec.points:
+            self._check(point)
 
     @cached_property
     def solo(self) -> Pace:
@@ -86,6 +89,13 @@ class Oracle:
         communicates = bool(pace.prepared.collectives or pace.prepared.order.transfers)
         memory = forecast(step.memory, self.equipment.card, batch_per_card=point.batch_per_card, communicates=communicates)
         return Forecast(point, pace, rungs, ladder, memory)
+
+    def _check(self, point: PointSpec) -> None:
+        """Refuse, before anything is traced, links that the cards lack and groups that no price is known for."""
+        mesh = Mesh({axis: getattr(point, axis) for axis in AXES}, self.equipment.cards_per_node)
+        for axis, ranks in point.axes.items():
+            probe = Collective(kind="send_recv" if axis == "pp" else "all_reduce", payload_bytes=1, group_size=2 if axis == "pp" else ranks, axis=axis)
+            mesh_price(probe, mesh.handover(0, 1) if axis == "pp" else mesh.group(probe), self._links)
 
     def _pace(self, step: TracedStep, degrees: Mapping[str, int]) -> Pace:
         prepared = prepare(step, compiled=self.spec.workload.compile)
