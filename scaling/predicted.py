@@ -178,7 +178,7 @@ def _utilisation(oracle: Oracle, found: Forecast) -> tuple[dict[str, Any], list[
 def _collectives(prepared: Prepared) -> tuple[Collective, ...]:
     """Return what a rank exchanges in a step, of each kind and axis that of the lane with the largest payload."""
     lanes: list[dict[tuple[str, str], list[int]]] = [defaultdict(lambda: [0, 0]) for _ in range(prepared.order.lanes)]
-    for lane, program in zip(prepared.order.lane, prepared.program, strict=True):
+    for lane, program in zip(prepared.order.lane, prepared.program.tolist(), strict=True):
         for kind, first, _ in prepared.programs[program]:
             if kind == ISSUE:
                 sent = prepared.collectives[first]

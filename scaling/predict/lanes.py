@@ -96,6 +96,11 @@ def run(program: Sequence[Code], rates: Rates, communicators: Communicators, sta
 def _beside(segment: int, clock: float, rates: Rates, free: Sequence[float]) -> float:
     """Return when a segment ends that starts while communicators are at work."""
     left = 1.0
+    if len(free) == 1:  # the usual case, without the search for whoever comes next
+        seconds = rates.beside(1)[segment]
+        if seconds <= free[0] - clock:
+            return clock + seconds
+        return free[0] + (1 - (free[0] - clock) / seconds) * rates.alone[segment]
     while busy := [lane for lane, until in enumerate(free) if until > clock]:
         seconds = rates.beside(sum(1 << lane for lane in busy))[segment]
         horizon = min(free[lane] for lane in busy)

@@ -47,6 +47,7 @@ class Pace:
     scene: Scene
     segments: SegmentPrices
     collectives: tuple[CollectivePrice, ...]
+    _handovers: tuple[CollectivePrice, ...]
     _links: tuple[str, ...]  # of each lane
     _taken: tuple[Taken, ...]  # by each lane
     _beside: dict[int, list[float]] = field(default_factory=dict)
@@ -61,12 +62,16 @@ class Pace:
         groups = [scene.mesh.group(collective) for collective in prepared.collectives]
         prices = tuple(mesh_price(collective, group, scene.links) for collective, group in zip(prepared.collectives, groups, strict=True))
         lanes = range(len(prepared.lanes))
+        sizes = prepared.step.boundary_bytes
+        sent = [Collective(kind="send_recv", payload_bytes=sizes[stage], group_size=2, axis="pp") for stage, _, _ in prepared.handovers]
+        pairs = [scene.mesh.handover(lane, to) for _, lane, to in prepared.handovers]
         own = [[index for index, lane in enumerate(prepared.lane_of) if lane == number] for number in lanes]
         return cls(
             prepared=prepared,
             scene=scene,
             segments=segment_prices(prepared, scene.links.card, scene.host),
             collectives=prices,
+            _handovers=tuple(mesh_price(collective, pair, scene.links) for collective, pair in zip(sent, pairs, strict=True)),
             _links=tuple(link_of(groups[indices[0]]) for indices in own),
             _taken=tuple(_taken([prices[index] for index in indices]) for indices in own),
         )
@@ -89,7 +94,7 @@ class Pace:
         on_host = self.scene.links.card.card.is_process
         return launched if on_host else launched + self.prepared.issues * _ISSUE_KERNELS * self.scene.host.launch_us * 1e-6
 
-    def host_waits(self, programs: Floats, factor: float = 1.0) -> Floats:
+    def host_waits(self, programs: Floats) -> Floats:
         """Return the seconds for which the card waits for the host in each action of the schedule, in steady state.
 
         The host runs ahead of the card by at most a thousand launches, and through the step's end into the next step: what it gains
@@ -98,9 +103,8 @@ class Pace:
 
         Args:
             programs: Seconds of each program on the card.
-            factor: Times the costs of the host.
         """
-        prepared, host = self.prepared, self.host() * factor
+        prepared, host = self.prepared, self.host()
         waits = np.zeros(len(prepared.program))
         if not np.any(host > programs):
             return waits
@@ -109,7 +113,7 @@ class Pace:
         busy, launches = prepared.times @ programs, prepared.times @ kernels
         most = _QUEUE * busy / np.maximum(launches, 1)
         for _ in range(2):  # the second step begins with the lead that the first one ended with
-            for position, (lane, program) in enumerate(zip(prepared.order.lane, prepared.program, strict=True)):
+            for position, (lane, program) in enumerate(zip(prepared.order.lane, prepared.program.tolist(), strict=True)):
                 seconds = max(programs[program], host[program] - lead[lane])
                 waits[position] = seconds - programs[program]
                 lead[lane] = 0.0 if prepared.waits_for_card[program] else min(most[lane], lead[lane] + seconds - host[program])
@@ -117,17 +121,14 @@ class Pace:
 
     def delays(self, end: End = "seconds") -> list[float]:
         """Return the seconds of each transfer between lanes of the schedule."""
-        prepared, order = self.prepared, self.prepared.order
-        known: dict[tuple[int, int, int], float] = {}
-        found = []
-        for producer, consumer in order.transfers:
-            one, other = order.actions[producer], order.actions[consumer]
-            key = (min(one.stage, other.stage), order.lane[producer], order.lane[consumer])
-            if key not in known:
-                sent = Collective(kind="send_recv", payload_bytes=prepared.step.boundary_bytes[key[0]], group_size=2, axis="pp")
-                known[key] = getattr(mesh_price(sent, self.scene.mesh.handover(*key[1:]), self.scene.links), end)
-            found.append(known[key])
-        return found
+        seconds = [getattr(price, end) for price in self._handovers]
+        return [seconds[handover] for handover in self.prepared.handover]
+
+    def gain(self) -> float:
+        """Return how far the lower ends of all communication lie below its prices, over how far the upper ends lie above."""
+        prices = [*self.collectives, *self._handovers]
+        above = sum(price.high - price.seconds for price in prices)
+        return sum(price.seconds - price.low for price in prices) / above if above else 0.0
 
     def rates(self, end: End = "seconds") -> Rates:
         """Return what everything costs, collectives at one end of their intervals."""

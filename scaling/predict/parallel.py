@@ -9,7 +9,7 @@ import numpy as np
 
 from scaling.predict.lanes import Communicators, Rates, run
 from scaling.predict.pace import End, Pace
-from scaling.predict.segments import Prepared
+from scaling.predict.segments import Code, Prepared
 from scaling.predict.table import Floats
 
 
@@ -36,42 +36,30 @@ def walk_parallel(pace: Pace, end: End = "seconds") -> Walked:
         end: Where in their intervals collectives and transfers are taken.
     """
     prepared, rates = pace.prepared, pace.rates(end)
-    programs, leaving = alone(prepared, rates)
+    programs = alone(prepared, rates)
     waits = pace.host_waits(programs)
-    durations = (programs[list(prepared.program)] + waits).tolist()
-    starts, ends = prepared.order.run(durations, pace.delays(end), _late(prepared, rates, leaving, waits))
+    durations = (programs[prepared.program] + waits).tolist()
+    starts, ends = prepared.order.run(durations, pace.delays(end), _late(prepared, rates, waits))
     return Walked(max(ends, default=0.0), starts, ends)
 
 
-def alone(prepared: Prepared, rates: Rates) -> tuple[Floats, list[bool]]:
-    """Return the seconds of each program that begins with idle communicators, and whether it leaves something under way."""
-    seconds, leaving = [], []
-    for codes in prepared.programs:
-        communicators = Communicators.idle(len(prepared.lanes))
-        clock = run(codes, rates, communicators)
-        seconds.append(clock)
-        leaving.append(communicators.busy_from(clock))
-    return np.array(seconds), leaving
+def alone(prepared: Prepared, rates: Rates) -> Floats:
+    """Return the seconds of each program that begins with idle communicators."""
+    return np.array([run(codes, rates, Communicators.idle(len(prepared.lanes))) for codes in prepared.programs])
 
 
-def _late(prepared: Prepared, rates: Rates, leaving: list[bool], waits: Floats) -> dict[int, Callable[[float], float]]:
-    """Return the actions that begin, or may begin, while something is under way, each with what it then takes.
-
-    The last action of a lane waits for whatever is left: the next step would.
-    """
+def _late(prepared: Prepared, rates: Rates, waits: Floats) -> dict[int, Callable[[float], float]]:
+    """Return what the actions take that begin, or end, while something is under way; the last one of a lane waits for it all, as the next step would."""
     found: dict[int, Callable[[float], float]] = {}
-    state: dict[int, Communicators] = {}
-    last = {lane: position for position, lane in enumerate(prepared.order.lane)}
-    for position, (lane, program) in enumerate(zip(prepared.order.lane, prepared.program, strict=True)):
-        if leaving[program] and lane not in state:
-            state[lane] = Communicators.idle(len(prepared.lanes))
-        if lane not in state:
-            continue
+    lanes = prepared.order.lane
+    last = {lanes[position]: position for position in prepared.late}
+    state = {lane: Communicators.idle(len(prepared.lanes)) for lane in last}
+    for position in prepared.late:
+        lane, program = lanes[position], prepared.programs[prepared.program[position]]
 
-        def seconds(start: float, lane: int = lane, program: int = program, position: int = position) -> float:
-            communicators = state[lane]
-            clock = run(prepared.programs[program], rates, communicators, start)
-            if position == last[lane]:
+        def seconds(start: float, position: int = position, program: tuple[Code, ...] = program, communicators: Communicators = state[lane]) -> float:
+            clock = run(program, rates, communicators, start)
+            if position == last[lanes[position]]:
                 clock = max(clock, *communicators.free)
             return clock - start + float(waits[position])
 

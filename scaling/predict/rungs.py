@@ -54,7 +54,7 @@ def rungs_of(pace: Pace) -> Rungs:
     slowest = int(by_lane.argmax())
     sharded = scheduled = float(by_lane[slowest])
     if order.lanes > 1:
-        scheduled = max(order.run((programs[list(prepared.program)] + waits).tolist(), [0.0] * len(order.transfers))[1])
+        scheduled = max(order.run((programs[prepared.program] + waits).tolist(), [0.0] * len(order.transfers))[1])
     errors = _errors(pace, slowest, waits)
     stretch = scheduled / sharded if sharded else 1.0
     return Rungs(
@@ -68,15 +68,21 @@ def rungs_of(pace: Pace) -> Rungs:
 def _parallel(pace: Pace, errors: _Errors, scheduled: float, stretch: float) -> Timing:
     if not pace.prepared.collectives and not pace.prepared.order.transfers:
         return errors.timing(scheduled, stretch)
-    low, seconds, high = (walk_parallel(pace, end).makespan for end in ("low", "seconds", "high"))
+    seconds, high = (walk_parallel(pace, end).makespan for end in ("seconds", "high"))
     found = errors.timing(seconds, stretch)
+    # Slower communication shows more than proportionally, since less of it hides; so what quicker communication would gain at most
+    # follows from the slope on the other side, and needs no walk of its own.
+    low = max(min(scheduled, seconds), seconds - (high - seconds) * pace.gain())
     return Timing(seconds, {**found.low, COMMUNICATION: low}, {**found.high, COMMUNICATION: high})
 
 
 def _errors(pace: Pace, lane: int, waits: Floats) -> _Errors:
-    segments, spread = pace.segments, 1 + pace.scene.host.spread
-    times, programs = _times(pace, lane), pace.cards_only()
-    quick, slow = (float(_by_lane(pace, pace.host_waits(programs, factor) - waits)[lane]) for factor in (1 / spread, spread))
+    segments, spread, times = pace.segments, 1 + pace.scene.host.spread, _times(pace, lane)
+    card = float(times @ segments.seconds)
+    step = card + float(_by_lane(pace, waits)[lane])
+    host = float(pace.prepared.times[lane] @ pace.host())
+    # A step is never shorter than all its launches; how a quicker or slower host shifts single waits within it is left out.
+    quick, slow = min(0.0, max(card, host / spread) - step), max(0.0, host * spread - step)
     below: dict[Hashable, float] = dict(zip(segments.groups, (-(segments.below @ times)).tolist(), strict=True))
     above: dict[Hashable, float] = dict(zip(segments.groups, (segments.above @ times).tolist(), strict=True))
     return _Errors({**below, HOST: quick}, {**above, HOST: slow})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,6 +43,9 @@ class Prepared:
         waits_for_card: Of each program, whether the host waits for the card in it.
         order: The schedule.
         program: Of each action of ``order``.
+        handovers: Boundary (the stage before it), lane that sends and lane that receives, each that occurs once.
+        handover: Which of them each of the order's transfers is.
+        late: Actions that begin, or end, while a collective is under way that their program does not wait for; the last one of a lane last.
         runs: How often each program runs each segment, shape (programs, segments).
         issues: Collectives that each program issues.
         times: How often each lane of the schedule runs each program, shape (lanes, programs).
@@ -59,7 +63,10 @@ class Prepared:
     programs: tuple[tuple[Code, ...], ...]
     waits_for_card: tuple[bool, ...]
     order: Order
-    program: tuple[int, ...]
+    program: Integers
+    handovers: tuple[tuple[int, int, int], ...]
+    handover: tuple[int, ...]
+    late: tuple[int, ...]
     runs: Floats
     issues: Floats
     times: Floats
@@ -95,12 +102,14 @@ def prepare(step: TracedStep, *, compiled: bool = False) -> Prepared:
     scalars = {index for index, entries in enumerate(segments) if any(operator.name.startswith(_WAITS_FOR_CARD) for operator in entries)}
     order = order_of(step.lanes)
     _check(step, order, programs)
-    program = tuple(step.program_of[action] for action in order.actions)
+    program = [step.program_of[action] for action in order.actions]
+    handovers: dict[tuple[int, int, int], int] = {}
+    handover = tuple(handovers.setdefault(_handover(order, transfer), len(handovers)) for transfer in order.transfers)
     runs = np.zeros((len(programs), len(segments)))
     times = np.zeros((order.lanes, len(programs)))
     for index, codes in enumerate(programs):
         np.add.at(runs[index], [first for kind, first, _ in codes if kind == COMPUTE], 1)
-    np.add.at(times, (list(order.lane), list(program)), 1)
+    np.add.at(times, (list(order.lane), program), 1)
     return Prepared(
         step=step,
         table=OperatorTable.of(operators),
@@ -114,7 +123,10 @@ def prepare(step: TracedStep, *, compiled: bool = False) -> Prepared:
         programs=programs,
         waits_for_card=tuple(any(kind == COMPUTE and first in scalars for kind, first, _ in program) for program in programs),
         order=order,
-        program=program,
+        program=np.array(program, dtype=np.int64),
+        handovers=tuple(handovers),
+        handover=handover,
+        late=tuple(_late(order, program, [_leaves(codes) for codes in programs])),
         runs=runs,
         issues=np.array([sum(kind == ISSUE for kind, _, _ in codes) for codes in programs], dtype=np.float64),
         times=times,
@@ -127,6 +139,25 @@ def _code(event: object, issued: dict[tuple[Collective, str], int]) -> Code:
     if isinstance(event, Issue):
         return ISSUE, issued.setdefault((event.collective, event.lane), len(issued)), event.number
     return WAIT, event.number, 0  # type: ignore[attr-defined]  # the third kind of event
+
+
+def _handover(order: Order, transfer: tuple[int, int]) -> tuple[int, int, int]:
+    producer, consumer = transfer
+    return min(order.actions[producer].stage, order.actions[consumer].stage), order.lane[producer], order.lane[consumer]
+
+
+def _leaves(codes: tuple[Code, ...]) -> bool:
+    """Whether a program ends with a collective that it does not wait for."""
+    return bool({number for kind, _, number in codes if kind == ISSUE} - {first for kind, first, _ in codes if kind == WAIT})
+
+
+def _late(order: Order, program: list[int], leaves: list[bool]) -> Iterator[int]:
+    begun: set[int] = set()
+    for position, lane in enumerate(order.lane):
+        if leaves[program[position]]:
+            begun.add(lane)
+        if lane in begun:
+            yield position
 
 
 def _check(step: TracedStep, order: Order, programs: tuple[tuple[Code, ...], ...]) -> None:

@@ -31,7 +31,7 @@ def timeline(pace: Pace, name: str) -> dict[str, Any]:
             events.append({"ph": "M", "name": "thread_name", "pid": lane, "tid": thread, "args": {"name": label}})
     details = sum(len(prepared.programs[program]) for program in prepared.program)
     under_way = [Communicators.idle(len(prepared.lanes)) for _ in range(order.lanes)]
-    for action, lane, program, start, end in zip(order.actions, order.lane, prepared.program, walked.starts, walked.ends, strict=True):
+    for action, lane, program, start, end in zip(order.actions, order.lane, prepared.program.tolist(), walked.starts, walked.ends, strict=True):
         arguments = {"stage": action.stage, "micro_batch": action.micro_batch}
         events.append(_span(f"{_PHASES[action.kind]} {action.micro_batch}", lane, 0, start, end) | {"args": arguments})
         if details > _MOST_DETAILS:
