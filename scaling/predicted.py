@@ -13,7 +13,7 @@ from typing import Any
 from scaling.catalogue.peaks import missing_peak_message, peak, total, utilisation
 from scaling.predict.ladder import Ladder
 from scaling.predict.limit import limit_of
-from scaling.predict.segments import ISSUE, Prepared
+from scaling.predict.segments import EXCHANGE, ISSUE, Prepared
 from scaling.predict.timeline import timeline
 from scaling.prediction import Forecast, Oracle
 from scaling.records import SHARES, Baseline, CardRate, PointResult, RunResult
@@ -180,7 +180,7 @@ def _collectives(prepared: Prepared) -> tuple[Collective, ...]:
     lanes: list[dict[tuple[str, str], list[int]]] = [defaultdict(lambda: [0, 0]) for _ in range(prepared.order.lanes)]
     for lane, program in zip(prepared.order.lane, prepared.program.tolist(), strict=True):
         for kind, first, _ in prepared.programs[program]:
-            if kind == ISSUE:
+            if kind in (ISSUE, EXCHANGE):
                 sent = prepared.collectives[first]
                 _add(lanes[lane][sent.kind, sent.axis], sent.payload_bytes)
     actions, lane_of = prepared.order.actions, prepared.order.lane

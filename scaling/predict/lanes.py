@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from scaling.predict.segments import COMPUTE, ISSUE, Code
+from scaling.predict.segments import COMPUTE, EXCHANGE, WAIT, Code
 
 Recorder = Callable[[str, int, float, float], None]
 """Takes what ran: ``compute`` or ``collective``, which one, start and end in seconds."""
@@ -69,7 +69,7 @@ def run(program: Sequence[Code], rates: Rates, communicators: Communicators, sta
         record: Told of everything that runs.
     """
     clock, free, done, lane_of = start, communicators.free, communicators.done, communicators.lane
-    alone = rates.alone
+    alone, lanes, collectives = rates.alone, rates.lane_of, rates.collectives
     last = max(free, default=0.0)
     for kind, first, number in program:
         if kind == COMPUTE:
@@ -77,19 +77,24 @@ def run(program: Sequence[Code], rates: Rates, communicators: Communicators, sta
             clock = clock + alone[first] if last <= clock else _beside(first, clock, rates, free)
             if record is not None:
                 record("compute", first, begin, clock)
-        elif kind == ISSUE:
-            lane, seconds = rates.lane_of[first], rates.collectives[first]
-            begin = max(clock, free[lane])
-            if last > begin:
-                seconds += _share(lane, begin, seconds, rates, communicators)
-            done[number] = free[lane] = begin + seconds
-            lane_of[number] = lane
-            last = max(free)
-            if record is not None:
-                record("collective", first, begin, begin + seconds)
-        else:
+        elif kind == WAIT:
             lane_of.pop(first, None)
             clock = max(clock, done.pop(first, clock))  # one that an earlier step issued is done long since
+        else:
+            lane, seconds = lanes[first], collectives[first]
+            begin = free[lane]
+            begin = clock if begin < clock else begin
+            if last > begin:
+                seconds += _share(lane, begin, seconds, rates, communicators)
+                last = max(free)
+            free[lane] = end = begin + seconds
+            last = end if end > last else last
+            if kind == EXCHANGE:
+                clock = end
+            else:
+                done[number], lane_of[number] = end, lane
+            if record is not None:
+                record("collective", first, begin, end)
     return clock
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from scaling.predict.lanes import Communicators, Rates, run
 from scaling.predict.pace import End, Pace
 from scaling.predict.segments import Code, Prepared
@@ -36,16 +34,19 @@ def walk_parallel(pace: Pace, end: End = "seconds") -> Walked:
         end: Where in their intervals collectives and transfers are taken.
     """
     prepared, rates = pace.prepared, pace.rates(end)
-    programs = alone(prepared, rates)
+    programs = alone(pace, rates)
     waits = pace.host_waits(programs)
     durations = (programs[prepared.program] + waits).tolist()
     starts, ends = prepared.order.run(durations, pace.delays(end), _late(prepared, rates, waits))
     return Walked(max(ends, default=0.0), starts, ends)
 
 
-def alone(prepared: Prepared, rates: Rates) -> Floats:
-    """Return the seconds of each program that begins with idle communicators."""
-    return np.array([run(codes, rates, Communicators.idle(len(prepared.lanes))) for codes in prepared.programs])
+def alone(pace: Pace, rates: Rates) -> Floats:
+    """Return the seconds of each program that begins with idle communicators; of those that never do, what they take on the card."""
+    prepared, seconds = pace.prepared, pace.cards_only()
+    for program in prepared.early:
+        seconds[program] = run(prepared.programs[program], rates, Communicators.idle(len(prepared.lanes)))
+    return seconds
 
 
 def _late(prepared: Prepared, rates: Rates, waits: Floats) -> dict[int, Callable[[float], float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from scaling.predict.memory_bound import fused
 from scaling.predict.operators import Collective, Operator
 from scaling.predict.price import NOTHING, Taken, price
 from scaling.predict.table import Floats, Integers, OperatorTable
-from scaling.predict.traced import Compute, Issue, TracedStep
+from scaling.predict.traced import Compute, Event, Issue, TracedStep
 from scaling.schedule.walk import Order, order_of
 
 # What limits a kernel: its arithmetic, or the card's memory.
@@ -22,8 +22,8 @@ ARITHMETIC = ("matmul", "convolution", "attention")
 _WAITS_FOR_CARD = ("aten._local_scalar_dense", "aten.item")
 
 Code = tuple[int, int, int]
-"""An event as numbers: (COMPUTE, segment, 0), (ISSUE, collective, number) or (WAIT, number, 0)."""
-COMPUTE, ISSUE, WAIT = 0, 1, 2
+"""An event as numbers: (COMPUTE, segment, 0), (ISSUE, collective, number), (WAIT, number, 0), or (EXCHANGE, collective, number): both at once."""
+COMPUTE, ISSUE, WAIT, EXCHANGE = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Prepared:
         program: Of each action of ``order``.
         handovers: Boundary (the stage before it), lane that sends and lane that receives, each that occurs once.
         handover: Which of them each of the order's transfers is.
+        early: Programs that some action runs that is not among ``late``.
         late: Actions that begin, or end, while a collective is under way that their program does not wait for; the last one of a lane last.
         runs: How often each program runs each segment, shape (programs, segments).
         issues: Collectives that each program issues.
@@ -66,6 +67,7 @@ class Prepared:
     program: Integers
     handovers: tuple[tuple[int, int, int], ...]
     handover: tuple[int, ...]
+    early: tuple[int, ...]
     late: tuple[int, ...]
     runs: Floats
     issues: Floats
@@ -97,7 +99,7 @@ def prepare(step: TracedStep, *, compiled: bool = False) -> Prepared:
             segment.append(index)
             count.append(operator.count)
     issued: dict[tuple[Collective, str], int] = {}
-    programs = tuple(tuple(_code(event, issued) for event in program) for program in step.programs)
+    programs = tuple(tuple(_codes(program, issued)) for program in step.programs)
     lanes = tuple(dict.fromkeys(lane for _, lane in issued))
     scalars = {index for index, entries in enumerate(segments) if any(operator.name.startswith(_WAITS_FOR_CARD) for operator in entries)}
     order = order_of(step.lanes)
@@ -105,6 +107,7 @@ def prepare(step: TracedStep, *, compiled: bool = False) -> Prepared:
     program = [step.program_of[action] for action in order.actions]
     handovers: dict[tuple[int, int, int], int] = {}
     handover = tuple(handovers.setdefault(_handover(order, transfer), len(handovers)) for transfer in order.transfers)
+    late = tuple(_late(order, program, [_leaves(codes) for codes in programs]))
     runs = np.zeros((len(programs), len(segments)))
     times = np.zeros((order.lanes, len(programs)))
     for index, codes in enumerate(programs):
@@ -126,11 +129,25 @@ def prepare(step: TracedStep, *, compiled: bool = False) -> Prepared:
         program=np.array(program, dtype=np.int64),
         handovers=tuple(handovers),
         handover=handover,
-        late=tuple(_late(order, program, [_leaves(codes) for codes in programs])),
+        early=tuple(sorted({program[position] for position in set(range(len(program))) - set(late)})),
+        late=late,
         runs=runs,
-        issues=np.array([sum(kind == ISSUE for kind, _, _ in codes) for codes in programs], dtype=np.float64),
+        issues=np.array([sum(kind in (ISSUE, EXCHANGE) for kind, _, _ in codes) for codes in programs], dtype=np.float64),
         times=times,
     )
+
+
+def _codes(program: Sequence[Event], issued: dict[tuple[Collective, str], int]) -> Iterator[Code]:
+    codes = [_code(event, issued) for event in program]
+    skip = False
+    for code, after in zip(codes, [*codes[1:], None], strict=True):
+        if skip:
+            skip = False
+        elif code[0] == ISSUE and after == (WAIT, code[2], 0):
+            skip = True
+            yield EXCHANGE, code[1], code[2]
+        else:
+            yield code
 
 
 def _code(event: object, issued: dict[tuple[Collective, str], int]) -> Code:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaling.predict.lanes import Communicators, Rates, run
-from scaling.predict.segments import COMPUTE, ISSUE, WAIT, Code
+from scaling.predict.segments import COMPUTE, EXCHANGE, ISSUE, WAIT, Code
 
 
 def rates(*, alone: tuple[float, ...] = (1.0, 2.0), slowdown: float = 1.0, collectives: tuple[float, ...] = (3.0,), links: tuple[str, ...] = ("a",)) -> Rates:
@@ -20,6 +20,8 @@ def time_of(program: list[Code], cost: Rates, start: float = 0.0, communicators:
 
 def test_a_collective_that_is_waited_for_at_once_adds_its_time() -> None:
     assert time_of([(COMPUTE, 0, 0), (ISSUE, 0, 7), (WAIT, 7, 0), (COMPUTE, 1, 0)], rates()) == 1 + 3 + 2
+    assert time_of([(COMPUTE, 0, 0), (EXCHANGE, 0, 7), (COMPUTE, 1, 0)], rates(slowdown=2.0)) == 1 + 3 + 2
+    assert time_of([(ISSUE, 0, 1), (EXCHANGE, 0, 2)], rates()) == 6
 
 
 def test_a_collective_hides_behind_what_is_computed_meanwhile() -> None:
