@@ -94,7 +94,7 @@ class RunConfig:
     nodes: Count | None
     gpus_per_node: Count | None
     device: Literal["auto", "cpu", "cuda"]
-    source: Annotated[Literal["auto", "measure"], Field(description="auto or measure")]
+    source: Literal["auto", "measure", "predict", "both"]
     scaling: Scaling
     batch_per_card: Count
     batch_global: Count | None

@@ -23,6 +23,18 @@ class UserError(ScalingError):
     """
 
 
+class NotHere(UserError):  # noqa: N818 - what is asked for is no mistake, only absent
+    """Cards, links or machines are asked for that this machine does not have: they can be predicted.
+
+    Attributes:
+        reason: Why it is not measured, in a few words.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class RankFailure(ScalingError):  # noqa: N818 - a failed rank is a fact to report, not a programming error
     """A rank raised, exited, was killed or hung.
 

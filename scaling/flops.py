@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scaling import front_door
+from scaling.batches import micro_batch_of
 from scaling.config import FlopsConfig, load_flops
-from scaling.points import micro_batch_of, target_of
+from scaling.points import target_of
 from scaling.report.figures import number
 
 if TYPE_CHECKING:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import hydra
@@ -78,3 +80,19 @@ def _serve_one(composed: DictConfig, job: Job) -> int:
 def _refuse(line: str) -> int:
     print(f"refused: {line}", file=sys.stderr)
     return REFUSED
+
+
+class signals:  # noqa: N801 - reads as a statement: with signals()
+    """Turn SIGINT, SIGTERM and SIGHUP into ``Interrupted`` in the main thread, once; a second one kills as usual."""
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self._raise) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _raise(self, number: int, _frame: FrameType | None) -> None:
+        for known in self._before:
+            signal.signal(known, signal.SIG_DFL)
+        raise Interrupted(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -15,3 +16,9 @@ def conf() -> Path:
     """
     installed = PACKAGE / "conf"
     return installed if installed.is_dir() else PACKAGE.parent / "conf"
+
+
+def traces() -> Path:
+    """Return the folder in which traced steps are kept between runs: ``scaling/traces`` in the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "scaling" / "traces"

@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scaling.batches import batch_of, samples_of, solo_batch
 from scaling.config import RunConfig
 from scaling.degrees import resolve_degrees
-from scaling.errors import UserError
+from scaling.errors import NotHere, UserError
 from scaling.layout import cards_on_nodes, cards_per_node, cores_over_nodes, links_of
-from scaling.spec import AXES, BatchSpec, InputDelay, InputSpec, MeasureSpec, PointSpec, RunSpec, TargetSpec, TensorSpec, WorkloadSpec
+from scaling.spec import AXES, InputDelay, InputSpec, MeasureSpec, PointSpec, RunSpec, TargetSpec, TensorSpec, WorkloadSpec
 
 _BY_DEVICE = {"cpu": {"block_seconds": 0.5, "soak_seconds": 0.0}, "cuda": {"block_seconds": 2.0, "soak_seconds": 30.0}}
 """Protocol numbers that depend on the device: GPUs need longer blocks and settle with heat."""
+_CARDS_OF_A_MACHINE = 8
+"""Of the HGX, DGX and MI300X platforms that the catalogue's links are measured on."""
 _TENSOR_KEYS = ("tp_plan", "tp_sequence_plan", "tp_preparation")
 """Keys of a model's YAML that are for the strategy and not for the model's factory."""
 
@@ -53,10 +56,11 @@ def resolve(config: RunConfig, machine: Machine, run_id: str, others: Sequence[M
         others: The machines of nodes 1, 2, ...
 
     Raises:
-        UserError: A machine does not have what was asked for, or the numbers do not fit together.
+        NotHere: A machine does not have what was asked for.
+        UserError: What was asked for cannot be, or the numbers do not fit together.
     """
     machines = (machine, *others)
-    device = _device(config, machine)
+    device = device_of(config, machine)
     counts = _counts(config, device, machines)
     per_node = cards_per_node(config.gpus_per_node, max(counts), len(machines))
     parts = cards_on_nodes(max(counts), per_node)
@@ -64,6 +68,54 @@ def resolve(config: RunConfig, machine: Machine, run_id: str, others: Sequence[M
         _check_room(cards, device, one, oversubscribe=config.measure.oversubscribe)
         _check_named(config, device, one, cards)
     cores = cores_over_nodes(parts, [one.cores for one in machines])
+    return _spec(
+        config,
+        device,
+        counts,
+        run_id,
+        per_node=per_node,
+        several=bool(others),
+        threads=cores.threads_per_rank,
+        affinity=cores.affinity if device == "cpu" else (),
+    )
+
+
+def resolve_absent(config: RunConfig, device: Literal["cpu", "cuda"], run_id: str) -> RunSpec:
+    """Return the spec of a curve on cards that need not be here.
+
+    Args:
+        config: What was asked.
+        device: ``cpu`` for cards that are processes.
+        run_id: Names the run.
+
+    Raises:
+        UserError: No count was given, or the numbers do not fit together.
+    """
+    if config.gpus is None:
+        raise UserError("a prediction needs the number of cards: for example gpus=4, or a curve such as 'gpus=[1,2,4,8]'")
+    if config.input.kind == "loader":
+        raise UserError("input=loader is measured, not predicted: a prediction knows no storage; leave input out, or measure")
+    counts = _counts(config, device, ())
+    return _spec(config, device, counts, run_id, per_node=cards_per_absent_node(config), several=False, threads=1, affinity=())
+
+
+def cards_per_absent_node(config: RunConfig) -> int:
+    """Return the cards of each machine of a prediction: as asked, or the cards shared out over ``nodes``, or those of a usual machine."""
+    most = max(config.gpus, default=1) if isinstance(config.gpus, tuple) else config.gpus or 1
+    return config.gpus_per_node or (math.ceil(most / config.nodes) if config.nodes else _CARDS_OF_A_MACHINE)
+
+
+def _spec(
+    config: RunConfig,
+    device: Literal["cpu", "cuda"],
+    counts: Sequence[int],
+    run_id: str,
+    *,
+    per_node: int,
+    several: bool,
+    threads: int,
+    affinity: tuple[tuple[int, ...], ...],
+) -> RunSpec:
     precision = config.precision.name
     return RunSpec(
         run_id=run_id,
@@ -80,29 +132,36 @@ def resolve(config: RunConfig, machine: Machine, run_id: str, others: Sequence[M
         ),
         strategy=target_of(config.strategy, "strategy", drop=AXES),
         scaling=config.scaling,
-        solo=_solo_batch(config),
+        solo=solo_batch(config),
         points=tuple(_point(config, count, per_node) for count in counts),
         measure=_measure(config, device),
-        threads_per_rank=cores.threads_per_rank,
-        affinity=cores.affinity if device == "cpu" else (),
+        threads_per_rank=threads,
+        affinity=affinity,
         input=_input(config, max(counts)),
-        gpus_per_node=per_node if others else None,
+        gpus_per_node=per_node if several else None,
     )
 
 
-def _device(config: RunConfig, machine: Machine) -> Literal["cpu", "cuda"]:
+def device_of(config: RunConfig, machine: Machine) -> Literal["cpu", "cuda"]:
+    """Return what a card is.
+
+    Raises:
+        NotHere: A card or link is named that this machine has not.
+        UserError: A card that is not here was asked for by ``device``.
+    """
     if config.network is not None:
-        raise UserError(f"network={config.network['name']}: measuring happens in this machine, over no network; leave network out")
+        raise NotHere(f"network={config.network['name']}: measuring happens in this machine, over no network; leave network out", "this is one machine")
     asked = [f"{key}={value['name']}" for key, value in (("hardware", config.hardware), ("interconnect", config.interconnect)) if value]
     if config.device == "cuda" and not machine.gpus:
         raise UserError("device=cuda: no CUDA card found here (NVML lists none); use device=cpu, or run on a machine with a driver and a card")
     cpu = config.device == "cpu" or not machine.gpus
     if cpu and asked:
-        found = "no GPU found here" if not machine.gpus else "device=cpu was asked for"
-        raise UserError(
+        found = "device=cpu was asked for" if config.device == "cpu" else "no GPU found here"
+        refusal = (
             f"{' '.join(asked)}: {found}, and a CPU process is never labelled so; to measure on CPU: python -m scaling.run device=cpu 'gpus=[1,2]' "
             f"(without {' and '.join(entry.partition('=')[0] for entry in asked)})"
         )
+        raise UserError(refusal) if config.device == "cpu" else NotHere(refusal, found)
     return "cpu" if cpu else "cuda"
 
 
@@ -126,7 +185,8 @@ def _counts(config: RunConfig, device: str, machines: Sequence[Machine]) -> list
 def _check_room(cards: int, device: str, machine: Machine, *, oversubscribe: bool) -> None:
     key = "gpus_per_node" if machine.host else "gpus"
     if device == "cuda" and cards > len(machine.gpus):
-        raise UserError(f"{key}={cards}: {machine.place} has {len(machine.gpus)} CUDA cards; ask for at most {key}={len(machine.gpus)}")
+        have = f"{machine.place} has {len(machine.gpus)} CUDA cards"
+        raise NotHere(f"{key}={cards}: {have}; ask for at most {key}={len(machine.gpus)}", have)
     if device == "cpu" and cards > len(machine.cores) and not oversubscribe:
         raise UserError(
             f"{key}={cards}: {cards} ranks on {len(machine.cores)} cores of {machine.place} would share cores; ask for at most {key}={len(machine.cores)}, "
@@ -142,12 +202,11 @@ def _check_named(config: RunConfig, device: str, machine: Machine, most: int) ->
         asked, here = config.hardware["name"], machine.hardware[:most]
         if set(here) != {asked}:
             found = ", ".join(name or f"{gpu} (not in the catalogue)" for name, gpu in dict.fromkeys(zip(here, machine.gpus, strict=False)))
-            raise UserError(f"hardware={asked}: the cards of {machine.place} are {found}; leave hardware out to measure those")
+            have = f"the cards of {machine.place} are {found}"
+            raise NotHere(f"hardware={asked}: {have}; leave hardware out to measure those", have)
     if config.interconnect is not None and most > 1 and config.interconnect["name"] != machine.interconnect:
-        found = machine.interconnect or "an unknown link"
-        raise UserError(
-            f"interconnect={config.interconnect['name']}: the cards of {machine.place} are connected by {found}; leave interconnect out to measure that"
-        )
+        have = f"the cards of {machine.place} are connected by {machine.interconnect or 'an unknown link'}"
+        raise NotHere(f"interconnect={config.interconnect['name']}: {have}; leave interconnect out to measure that", have)
 
 
 def target_of(group: Mapping[str, Any], kind: str, drop: tuple[str, ...] = ()) -> TargetSpec:
@@ -175,40 +234,10 @@ def _tensor(model: Mapping[str, Any]) -> TensorSpec:
     return TensorSpec(plan=model.get("tp_plan") or {}, sequence_plan=model.get("tp_sequence_plan") or {}, preparation=model.get("tp_preparation") or "")
 
 
-def _global_batch(config: RunConfig) -> int:
-    if config.batch_global is None:
-        raise UserError("scaling=strong keeps the samples of a step over all cards: say how many, for example scaling=strong batch_global=64")
-    return config.batch_global
-
-
-def _solo_batch(config: RunConfig) -> BatchSpec:
-    """Weak: one card's batch. Strong: the whole global batch."""
-    return _batch(config, config.batch_per_card if config.scaling == "weak" else _global_batch(config), groups=1)
-
-
-def _batch(config: RunConfig, samples: int, groups: int) -> BatchSpec:
-    """Split the samples of a step over data-parallel groups and micro-batches."""
-    of_group = samples // groups
-    micro = micro_batch_of(of_group, config.grad_accumulation)
-    return BatchSpec(batch_global=samples, batch_per_data_rank=of_group, micro_batch=micro, grad_accumulation=config.grad_accumulation)
-
-
-def micro_batch_of(samples: int, grad_accumulation: int) -> int:
-    """Return the samples of one forward pass, of a card that does so many in ``grad_accumulation`` passes.
-
-    Raises:
-        UserError: They do not divide.
-    """
-    micro, rest = divmod(samples, grad_accumulation)
-    if rest or micro == 0:
-        raise UserError(f"grad_accumulation={grad_accumulation} does not divide the {samples} samples a card; choose a divisor of {samples}")
-    return micro
-
-
 def _point(config: RunConfig, gpus: int, per_node: int) -> PointSpec:
     degrees = resolve_degrees(config.strategy, gpus)
-    samples = _samples(config, gpus)
-    batch = _batch(config, samples, degrees["dp_replicate"] * degrees["dp_shard"])
+    samples = samples_of(config, gpus)
+    batch = batch_of(config, samples, degrees["dp_replicate"] * degrees["dp_shard"])
     return PointSpec(
         name=f"gpus{gpus}",
         gpus=gpus,
@@ -218,19 +247,6 @@ def _point(config: RunConfig, gpus: int, per_node: int) -> PointSpec:
         links=links_of(degrees, per_node),
         **degrees,
     )
-
-
-def _samples(config: RunConfig, gpus: int) -> int:
-    """Return the samples of a step over all cards."""
-    if config.scaling == "weak":
-        if config.batch_global is not None:
-            raise UserError("batch_global belongs to scaling=strong; under scaling=weak give batch_per_card, or add scaling=strong")
-        return config.batch_per_card * gpus
-    samples = _global_batch(config)
-    if samples % gpus:
-        valid = [divisor for divisor in range(1, samples + 1) if samples % divisor == 0]
-        raise UserError(f"batch_global={samples} does not divide over gpus={gpus}; with this batch gpus may be {', '.join(map(str, valid))}")
-    return samples
 
 
 def _input(config: RunConfig, ranks: int) -> InputSpec:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from scaling.step_records import Collective, MemoryUse
+from scaling.step_records import Collective, MemoryForecast, MemoryUse
 
 SHARES = ("contention", "imbalance", "overhead", "bubble", "exposed_communication", "unexplained")
 RUNGS = ("solo", "concurrent", "paced", "sharded", "scheduled", "parallel", "fed")
@@ -212,6 +212,9 @@ class PointResult:
 
     Attributes:
         exposed_communication_by_link: That share as ``inside_nodes`` and ``between_nodes``, with intervals; ``None`` where the ladder cannot split it.
+        memory: Of a predicted point: whether it fits its cards.
+        limit: Of a predicted point: what its step time mostly comes from, by the names of ``scaling.predict.limit``.
+        predicted: Beside a measured point: what was predicted for it.
     """
 
     status: Literal["ok", "failed"]
@@ -280,6 +283,8 @@ class PointResult:
     transport: tuple[Mapping[str, Any], ...] | None = None
     memory_bytes_peak_per_rank: tuple[int, ...] = ()
     memory_bytes_per_rank: tuple[MemoryUse, ...] = ()
+    memory: MemoryForecast | None = None
+    limit: str | None = None
     predicted: Mapping[str, float | None] | None = None
     telemetry: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""``python -m scaling.run``: measure what N cards deliver against the sum of the single cards, explain the loss, log it.
+"""``python -m scaling.run``: measure what N cards deliver against the sum of the single cards, or predict it, explain the loss, log it.
 
-Composes the configuration once, refuses what cannot be served, measures, and reports. Exit codes: 0 all points measured,
-1 some point failed, 2 the request was refused, 130 interrupted.
+Composes the configuration once, refuses what cannot be served, measures or predicts, and reports. Exit codes: 0 all points measured
+or predicted, 1 some point failed, 2 the request was refused, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from scaling import front_door
 from scaling.config import RunConfig, load
+from scaling.equipment import Choice, choose, names_what_is_absent
 from scaling.errors import Interrupted, RankFailure, UserError
+from scaling.here import look
 from scaling.machine.host import host_name
 from scaling.nodes import ClusterLauncher, NodesLauncher, lead_or_serve, machines_of_cluster, node_count
-from scaling.points import Machine, expected_seconds, resolve
+from scaling.points import Machine, expected_seconds
 
 if TYPE_CHECKING:
     from scaling.experiment import Launcher
+    from scaling.prediction import Forecast, Oracle
     from scaling.records import RunResult
     from scaling.spec import RunSpec
 
@@ -42,7 +44,7 @@ def _embedded_defaults(arguments: list[str]) -> list[str]:
     """Choose the tiny model and the quick protocol where nobody named a model and a CPU process stands in for a card."""
     from scaling.machine.cards import visible_cards
 
-    named = ("model=", "experiment=", "hardware=", "interconnect=", "device=cuda")
+    named = ("model=", "experiment=", "hardware=", "interconnect=", "network=", "device=cuda", "source=predict")
     if any(argument.startswith(named) for argument in arguments):
         return []
     if visible_cards() and "device=cpu" not in arguments:
@@ -51,7 +53,7 @@ def _embedded_defaults(arguments: list[str]) -> list[str]:
 
 
 def run(config: RunConfig, container: Mapping[str, Any]) -> int:
-    """Measure one curve and report it.
+    """Measure or predict one curve and report it.
 
     Args:
         config: The validated configuration.
@@ -64,20 +66,21 @@ def run(config: RunConfig, container: Mapping[str, Any]) -> int:
         UserError: The request cannot be served; nothing was started and no folder was made.
         Interrupted: The driver was told to stop; what was measured is on disk.
     """
-    launcher = _launcher(config)
-    _preflight(Path(config.output), compiled=config.compile)
-    several = launcher if isinstance(launcher, NodesLauncher) else None
+    launcher = None if config.source == "predict" else _launcher(config)
+    several: NodesLauncher | None = launcher if isinstance(launcher, NodesLauncher) else None
     count = node_count(config, one_command_a_node=several is not None)
-    if cluster := machines_of_cluster(launcher, config, "scaling.run:look", count):
+    if cluster := machines_of_cluster(launcher, config, "scaling.here:look", count):
         return _lead(config, container, launcher, cluster[0], cluster[1:])
     machine = look()
-    if count == 1:
+    if count == 1 or names_what_is_absent(config, machine):
         return _lead(config, container, launcher, machine, ())
     machine = replace(machine, host=host_name())
     if config.dry_run or several is None:
         return _lead(config, container, launcher, machine, (replace(machine, host="the other nodes"),) * (count - 1))
+    _preflight(Path(config.output), compiled=config.compile)
+    lead = functools.partial(_lead, config, container, launcher, machine)
     try:
-        return lead_or_serve(several, count, machine, container, lambda others: _lead(config, container, launcher, machine, others), _signals, _announce)
+        return lead_or_serve(several, count, machine, container, lead, front_door.signals, _announce)
     except RankFailure as failure:
         print(f"failed: {failure.error.message}", file=sys.stderr)
         return front_door.FAILED
@@ -87,63 +90,83 @@ def _announce(line: str) -> None:
     print(line, flush=True)
 
 
-def _lead(config: RunConfig, container: Mapping[str, Any], launcher: Launcher, machine: Machine, others: Sequence[Machine]) -> int:
-    """Plan, measure and report, with the ranks of this machine and of others."""
-    from scaling.report.console import Progress, open_console, show
+def _lead(config: RunConfig, container: Mapping[str, Any], launcher: Launcher | None, machine: Machine, others: Sequence[Machine]) -> int:
+    """Plan, then measure with the ranks of this machine and of others, or predict, and report."""
+    from scaling.report.console import open_console, say
     from scaling.report.headline import first_line
-    from scaling.report.store import run_folder, write_config
 
     now = datetime.now(UTC)
-    spec = resolve(config, machine, run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}", others=others)
-    launcher.check(spec.world_size)
-    if isinstance(launcher, ClusterLauncher):
-        launcher.check_room(spec)
-    _check_model(spec)
+    choice = choose(config, machine, f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}", others)
+    if not choice.measured:
+        launcher = None
+    _preflight(Path(config.output), compiled=config.compile and choice.measured)
+    if launcher is not None:
+        _check(choice.spec, launcher)
+    predicting = None if config.dry_run else _predict(choice)
     console = open_console(sys.stdout)
-    console.print(first_line(spec, _hardware(spec, machine, others), _reason(config, machine)), soft_wrap=True)
+    say(console, [first_line(choice.spec, _hardware(choice, machine, others), _reason(config, machine, choice), measured=choice.measured)])
     if config.dry_run:
-        for line in _dry_run(spec, launcher):
-            console.print(line, soft_wrap=True)
+        say(console, _dry_run(choice, launcher))
         return front_door.OK
+    return _carry_out(choice, predicting, launcher, machine, config, container, now)
+
+
+def _carry_out(
+    choice: Choice,
+    predicting: tuple[Oracle, list[Forecast]] | None,
+    launcher: Launcher | None,
+    machine: Machine,
+    config: RunConfig,
+    container: Mapping[str, Any],
+    now: datetime,
+) -> int:
+    """Measure what is to be measured, show and publish the result; return the exit code."""
+    from scaling.report.console import Progress, open_console, say, show
+    from scaling.report.store import run_folder, write_config, write_result
+
+    spec, console = choice.spec, open_console(sys.stdout)
     folder = run_folder(Path(config.output), config.name or f"{spec.workload.model.name}-{spec.strategy.name}-{spec.workload.precision}", now)
     write_config(container, folder)
     progress = Progress(console)
-    with _signals():
+    with front_door.signals():
         try:
-            result = _measure(spec, folder, launcher, progress, machine, config, container, now)
+            result = _measure(spec, folder, launcher, progress, machine, container, now) if launcher else None
         finally:
             progress.close()
-        closing = _publish(result, folder, config)
-    show(result, console, folder, closing)
+        if predicting is not None:
+            result = _with_prediction(result, *predicting, folder, container, now)
+        assert result is not None  # a request is measured, predicted, or both
+        write_result(result, folder)
+        show(result, console, folder)
+        say(console, _publish(result, folder, config))
     if result.interrupted:
         raise Interrupted(signal.SIGINT)
     return front_door.OK if all(point.status == "ok" for point in result.points) else front_door.FAILED
 
 
-def look() -> Machine:
-    """Return what is here, from NVML and the operating system."""
-    from scaling.catalogue.load import load_cards
-    from scaling.catalogue.recognise import recognise
-    from scaling.machine.cards import visible_cards
-    from scaling.machine.host import usable_cores
-    from scaling.machine.links import interconnect_of
+def _predict(choice: Choice) -> tuple[Oracle, list[Forecast]] | None:
+    """Predict all points, before anything is started or written: what cannot be predicted is refused."""
+    if choice.equipment is None:
+        return None
+    from scaling.prediction import Oracle
 
-    cards = visible_cards()
-    if not cards:
-        return Machine(cores=usable_cores(), gpus=())
-    catalogue = load_cards(Path("hardware"))
-    known = [recognise(catalogue, card.name, card.pci_device_id, card.memory_bytes) for card in cards]
-    return Machine(
-        cores=usable_cores(),
-        gpus=tuple(card.name for card in cards),
-        interconnect=interconnect_of(cards),
-        hardware=tuple(card.name if card else None for card in known),
-    )
+    oracle = Oracle(choice.spec, choice.equipment)
+    return oracle, [oracle.forecast(point) for point in choice.spec.points]
 
 
-def _measure(
-    spec: RunSpec, folder: Path, launcher: Launcher, progress: Any, machine: Machine, config: RunConfig, container: Mapping[str, Any], now: datetime
+def _with_prediction(
+    measured: RunResult | None, oracle: Oracle, forecasts: list[Forecast], folder: Path, container: Mapping[str, Any], now: datetime
 ) -> RunResult:
+    """Return the predicted curve, or the measured one with the prediction beside it; timelines go into the folder."""
+    from scaling.predicted import beside, predicted_result, write_timelines
+
+    write_timelines(forecasts, folder)
+    if measured is not None:
+        return beside(measured, forecasts)
+    return predicted_result(oracle, forecasts, created=now.isoformat(timespec="seconds"), command=front_door.command_line("run"), config=container)
+
+
+def _measure(spec: RunSpec, folder: Path, launcher: Launcher, progress: Any, machine: Machine, container: Mapping[str, Any], now: datetime) -> RunResult:
     """Measure, and write ``result.json`` before anything else is asked for anything."""
     from scaling.assemble import assemble, enough
     from scaling.experiment import measure
@@ -191,11 +214,14 @@ def _launcher(config: RunConfig) -> Launcher:
     return launcher
 
 
-def _check_model(spec: RunSpec) -> None:
-    """Refuse a model that cannot be called, and a strategy that cannot spread it, before any process starts."""
+def _check(spec: RunSpec, launcher: Launcher) -> None:
+    """Refuse, before any process starts, what the launcher cannot start, a model that cannot be called, and a strategy that cannot spread it."""
     from scaling.strategies.fit import check_strategy
     from scaling.workload.task import check_model
 
+    launcher.check(spec.world_size)
+    if isinstance(launcher, ClusterLauncher):
+        launcher.check_room(spec)
     check_model(spec.workload.model)
     check_strategy(spec)
 
@@ -213,28 +239,36 @@ def _hosts(spec: RunSpec) -> list[str]:
     return [f"node {spec.node_of(rank)}" for rank in range(spec.world_size)]
 
 
-def _hardware(spec: RunSpec, machine: Machine, others: Sequence[Machine]) -> str:
+def _hardware(choice: Choice, machine: Machine, others: Sequence[Machine]) -> str:
     from scaling.machine.host import cpu_model
 
+    spec = choice.spec
+    if not choice.measured:
+        return str(choice.equipment)
     where = f" on {1 + len(others)} nodes" if others else ""
     if spec.device == "cuda":
         return ", ".join(dict.fromkeys(gpu for one in (machine, *others) for gpu in one.gpus[: spec.gpus_per_node or spec.world_size])) + where
     return f"{cpu_model()}, {len(machine.cores)} cores{where}"
 
 
-def _reason(config: RunConfig, machine: Machine) -> str:
-    """Say why CPU processes are measured where nobody asked for them."""
+def _reason(config: RunConfig, machine: Machine, choice: Choice) -> str:
+    """Say why it is predicted, or why CPU processes are measured, where nobody asked for that; and what was assumed."""
+    if not choice.measured and choice.equipment is not None:
+        return "; ".join(part for part in (choice.reason, *choice.equipment.assumed) if part)
     return "" if config.device == "cpu" or machine.gpus else "no GPU found here"
 
 
-def _dry_run(spec: RunSpec, launcher: Launcher) -> list[str]:
+def _dry_run(choice: Choice, launcher: Launcher | None) -> list[str]:
     from scaling.measure.rounds import blocks_of_round
 
-    blocks = blocks_of_round(spec, spec.points, 0, _hosts(spec))
+    spec = choice.spec
     lines = [
         f"point {point.name}: {point.gpus} cards on {point.nodes} {'node' if point.nodes == 1 else 'nodes'}, {point.batch.batch_global} samples a step"
         for point in spec.points
     ]
+    if launcher is None:
+        return [*lines, "nothing would be started; nothing was predicted"]
+    blocks = blocks_of_round(spec, spec.points, 0, _hosts(spec))
     lines += [f"block of round 1: {block.rung} {block.point} on ranks {', '.join(map(str, block.ranks))}".replace("  ", " ") for block in blocks]
     lines.append(f"each rank: {sys.executable} -m scaling.worker RUN_FOLDER/spec.json RUN_FOLDER, started by {launcher.name}")
     if spec.gpus_per_node and isinstance(launcher, NodesLauncher):
@@ -242,22 +276,6 @@ def _dry_run(spec: RunSpec, launcher: Launcher) -> list[str]:
     lines.append(f"environment: {spec.threads_per_rank} threads a rank, cores {spec.affinity or 'not pinned'}")
     lines.append(f"at least {spec.measure.rounds} rounds, at least {expected_seconds(spec, len(blocks)) / 60:.1f} minutes; nothing was measured")
     return lines
-
-
-class _signals:  # noqa: N801 - reads as a statement: with _signals()
-    """Turn SIGINT, SIGTERM and SIGHUP into ``Interrupted`` in the main thread, once; a second one kills as usual."""
-
-    def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._raise) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _raise(self, number: int, _frame: FrameType | None) -> None:
-        for known in self._before:
-            signal.signal(known, signal.SIG_DFL)
-        raise Interrupted(number)
 
 
 if __name__ == "__main__":

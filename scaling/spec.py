@@ -21,6 +21,8 @@ Link = Literal["inside", "between", "both"]
 PrecisionName = Literal["fp32", "tf32", "bf16", "fp16"]
 OptimizerName = Literal["sgd", "adamw"]
 RecomputeName = Literal["none", "selective", "full"]
+DEPTH_ARGUMENTS = ("layers", "depth")
+"""Names under which a model factory takes the number of its repeated blocks."""
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -38,6 +40,11 @@ class TargetSpec:
     name: str
     target: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def depth_argument(self) -> str:
+        """The argument for the number of repeated blocks; empty where a model factory takes none."""
+        return next((name for name in DEPTH_ARGUMENTS if isinstance(self.arguments.get(name), int)), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

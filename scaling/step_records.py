@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+MemoryVerdict = Literal["fits", "unreliable", "does_not_fit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +47,38 @@ class MemoryUse:
     optimizer: int
     activations: int
     other: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryForecast:
+    """What the fullest rank of a predicted step needs of its card, in bytes.
+
+    Attributes:
+        verdict: ``unreliable`` from 0.92 of the card on: the allocator then frees and asks again within a step, and times cannot be trusted.
+        stage: Lane of the pipeline that the rank belongs to; 0 without one.
+        needed: At the fullest moment; the parts may add up to more, since gradients grow while activations shrink.
+        available: What the driver hands out.
+        activations: Saved for the backward passes of all micro-batches that are under way at the same time.
+        temporaries: What the largest moment holds beyond the rest: gathered parameters, buckets, workspaces.
+        communicators: Buffers of the communication library.
+        context: Kernels that the runtime loads.
+        rounding: What the allocator takes on top.
+        headroom: Part of the card that ``largest_batch_per_card`` leaves free.
+        largest_batch_per_card: Samples a card and step; 0 where none fits, ``None`` where nothing grows with the batch.
+    """
+
+    verdict: MemoryVerdict
+    stage: int
+    needed: int
+    available: int
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    temporaries: int
+    inputs: int
+    communicators: int
+    context: int
+    rounding: int
+    headroom: float
+    largest_batch_per_card: int | None

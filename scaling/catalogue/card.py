@@ -135,6 +135,11 @@ class Card:
     notes: str = ""
 
     @property
+    def is_process(self) -> bool:
+        """Whether it is a process with cores of its own, as ``device=cpu`` makes one (``form: process``): such a card launches nothing, it computes."""
+        return self.form == "process"
+
+    @property
     def memory_range_bytes(self) -> tuple[float, float]:
         """Total memory, in bytes, that NVML may report for this card."""
         return self.memory_gb * GIB * _MEMORY_LOW, self.memory_gb * GIB * _MEMORY_HIGH

@@ -27,7 +27,7 @@ Entry = TypeVar("Entry", bound=_Named)
 
 
 def load_cards(extra: Path | None = None) -> Mapping[str, Card]:
-    """Return all cards by name: those of ``conf/hardware``, then those of ``extra``.
+    """Return all cards by name: those of ``conf/hardware``, then those of ``extra``, but no processes, whose rates belong to a host.
 
     A file in ``extra`` with the name of a shipped one replaces it, which is how a user corrects a figure.
 
@@ -41,7 +41,7 @@ def load_cards(extra: Path | None = None) -> Mapping[str, Card]:
     cards = {name: read_card(file) for name, file in files.items()}
     for first, second, key in _collisions(cards):
         raise UserError(f"{files[first]} and {files[second]} both claim {key!r} with the same memory size; remove it from one of them")
-    return MappingProxyType(cards)
+    return MappingProxyType({name: card for name, card in cards.items() if not card.is_process})
 
 
 def load_interconnects(extra: Path | None = None) -> Mapping[str, Interconnect]:

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from scaling.spec import BatchSpec, TargetSpec
 
-DEPTH_ARGUMENTS = ("layers", "depth")
-"""Names under which a model factory takes the number of its repeated blocks."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoloPlan:
@@ -40,14 +37,14 @@ def plans(batch: BatchSpec, model: TargetSpec) -> Iterator[SoloPlan]:
 
     Args:
         batch: The step of one card as asked.
-        model: The model factory; pairs of depths need one of ``DEPTH_ARGUMENTS`` among its arguments.
+        model: The model factory; pairs of depths need a depth among its arguments.
     """
     micro, accumulation = batch.micro_batch, batch.grad_accumulation
     yield SoloPlan(micro_batch=micro, grad_accumulation=accumulation)
     while micro % 2 == 0:
         micro, accumulation = micro // 2, accumulation * 2
         yield SoloPlan(micro_batch=micro, grad_accumulation=accumulation)
-    argument = next((name for name in DEPTH_ARGUMENTS if isinstance(model.arguments.get(name), int)), "")
+    argument = model.depth_argument
     depth = model.arguments[argument] if argument else 0
     deep = depth // 2
     while deep >= 2:

@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._pytree import tree_leaves
 
-from scaling.measure.observe import StepObserver
 from scaling.step_records import MemoryUse
+from scaling.workload.observe import StepObserver
 
 Live = dict[int, int]
 """Bytes of each living storage, by the number that the tracker gave it."""

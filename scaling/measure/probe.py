@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scaling.measure.collectives import NAMESPACES, group_of
-from scaling.measure.observe import StepObserver
+from scaling.strategies.exchange import NAMESPACES, group_of
+from scaling.workload.observe import StepObserver
 
 STEPS = 2
 """Steps of a probe; a round adds one probe to each point, and the rounds make the statistics."""

@@ -66,7 +66,9 @@ class CardConstants:
             tflops = getattr(self.card.peak_tflops, name, None)
             if tflops is not None:
                 return tflops * 1e12, name == dtype
-        raise UserError(f"{self.card.name}: no dense {dtype} rate; to predict in it, add peak_tflops.{dtype} to conf/hardware/{self.card.name}.yaml")
+        name = self.card.name
+        key = f"peak_tflops.{dtype}"
+        raise UserError(f"hardware={name}: no dense {dtype} rate; to predict in it, add {key} to conf/hardware/{name}.yaml, or hardware.{key}=...")
 
 
 def constants_of(card: Card, cards: Mapping[str, Card]) -> CardConstants:
@@ -81,7 +83,7 @@ def constants_of(card: Card, cards: Mapping[str, Card]) -> CardConstants:
     """
     if card.sm_count is None or card.memory_bandwidth_gbs is None:
         missing = "sm_count" if card.sm_count is None else "memory_bandwidth_gbs"
-        raise UserError(f"{card.name}: prediction needs the key {missing} in conf/hardware/{card.name}.yaml")
+        raise UserError(f"hardware={card.name}: prediction needs the key {missing} in conf/hardware/{card.name}.yaml, or hardware.{missing}=...")
     line = _line(card, cards)
     sustained, donor = _section(line, "sustained", _SUSTAINED)
     return CardConstants(

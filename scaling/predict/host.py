@@ -31,7 +31,8 @@ class HostCosts:
 
 
 def host_seconds(table: OperatorTable, costs: HostCosts) -> Floats:
-    """Return the seconds of CPU time that each operator takes to launch once."""
+    """Return the seconds of CPU time that each operator takes to launch once, sleeps included."""
     us = np.where(table.backward, costs.backward_us, costs.launch_us)
     us[table.rows("view")] = costs.view_us
-    return us * 1e-6
+    seconds: Floats = us * 1e-6 + table.sleeps
+    return seconds

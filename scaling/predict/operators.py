@@ -63,6 +63,7 @@ class Operator:
         layout: Of a matrix product: TN forward, NN gradient of the input, NT gradient of the weight. Of a convolution: that of its images.
         chain: Neighbouring memory-bound operators with the same number above 0 become one kernel under ``compile``.
         chained_read: Part of ``bytes_read`` that the same chain produced: a fused kernel has it in registers.
+        host_seconds: For which the operator keeps the host busy beyond its launch: a sleep (the model ``timed``).
         chained_written: Part of ``bytes_written`` that nobody outside the chain reads: a fused kernel never writes it.
     """
 
@@ -79,6 +80,7 @@ class Operator:
     chain: int = 0
     chained_read: int = 0
     chained_written: int = 0
+    host_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

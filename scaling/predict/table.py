@@ -31,6 +31,7 @@ class OperatorTable:
         layout: Text.
         backward: Whether the operator belongs to the backward pass.
         scattered: Whether it is memory-bound with permuted or scattered access.
+        sleeps: Seconds for which it keeps the host busy beyond its launch.
     """
 
     operators: tuple[Operator, ...]
@@ -46,6 +47,7 @@ class OperatorTable:
     flops: Floats
     moved: Floats
     count: Floats
+    sleeps: Floats
 
     @classmethod
     def of(cls, operators: Sequence[Operator]) -> OperatorTable:
@@ -80,6 +82,7 @@ class OperatorTable:
             flops=column(lambda operator: operator.flops),
             moved=column(lambda operator: operator.bytes_read + operator.bytes_written),
             count=column(lambda operator: operator.count),
+            sleeps=column(lambda operator: operator.host_seconds),
         )
 
     def rows(self, *kinds: str) -> Integers:

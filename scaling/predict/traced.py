@@ -57,6 +57,7 @@ class StageMemory:
         in_flight: Micro-batches whose activations are held at the same time, at most.
         temporaries: What the largest moment of the step holds beyond all of the above (gathered parameters, buckets, workspaces).
         inputs: Cached batches.
+        peak: At the fullest moment of the step. The parts above may add up to more, since gradients grow while activations shrink.
     """
 
     parameters: int
@@ -66,6 +67,7 @@ class StageMemory:
     in_flight: int
     temporaries: int
     inputs: int = 0
+    peak: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,8 @@ class TracedStep:
         samples: Of the whole step, over all ranks.
         model_flops: Of the whole step, over all ranks; recomputation excluded.
         hardware_flops: Likewise with recomputation.
+        uncounted_ops: Operators that did arithmetic and have no FLOP formula: ``model_flops`` is then a lower bound.
+        tokens_per_sample: ``None`` where samples have no tokens.
         work_share: Part of ``model_flops`` that a rank of each lane computes, times the ranks of that lane: sums to 1.
         notes: What the reader must know: operators without a formula, what was assumed.
     """
@@ -98,3 +102,5 @@ class TracedStep:
     hardware_flops: int
     work_share: tuple[float, ...]
     notes: tuple[str, ...] = ()
+    uncounted_ops: tuple[str, ...] = ()
+    tokens_per_sample: int | None = None

@@ -51,8 +51,14 @@ def open_console(stream: TextIO) -> Console:
     )
 
 
-def show(result: RunResult, console: Console, folder: Path, closing: Iterable[str] = ()) -> None:
-    """Print the tables, the notes, the verdict, the run folder, and then the ``closing`` lines (how to open MLflow)."""
+def say(console: Console, lines: Iterable[str]) -> None:
+    """Print lines that stay lines: addresses and commands among them survive copying."""
+    for line in lines:
+        _print_line(console, line)
+
+
+def show(result: RunResult, console: Console, folder: Path) -> None:
+    """Print the tables, the notes, the verdict and the run folder."""
     if result.points:
         _print_table(console, results_table(result))
     losses = loss_table(result)
@@ -66,8 +72,6 @@ def show(result: RunResult, console: Console, folder: Path, closing: Iterable[st
     for index, line in enumerate(verdict(result)):
         _print_text(console, line, _HEADING if index == 0 else "")
     _print_line(console, f"Everything is in {folder}")
-    for line in closing:
-        _print_line(console, line)
 
 
 class Progress:

@@ -10,18 +10,19 @@ from scaling.report.figures import listing
 from scaling.spec import RunSpec
 
 
-def first_line(spec: RunSpec, hardware: str, reason: str = "") -> str:
-    """Return the line that the driver prints before it measures.
+def first_line(spec: RunSpec, hardware: str, reason: str = "", *, measured: bool = True) -> str:
+    """Return the line that the driver prints first.
 
     Args:
-        spec: What is measured.
+        spec: What is measured, or predicted.
         hardware: The cards or, with ``device=cpu``, the processor: ``NVIDIA H100 80GB HBM3``, ``AMD EPYC 9354, 2 cores``.
         reason: Why this and nothing else, where the user did not choose: ``no GPU found``.
+        measured: Whether it is measured.
     """
     first = spec.points[0]
     workload = spec.workload
     return _sentence(
-        "Measuring",
+        "Measuring" if measured else "Predicting, not measuring:",
         what=(workload.model.name, spec.strategy.name, workload.precision, workload.optimizer),
         batch=_batch(spec.scaling, first.batch_per_card, first.batch.batch_global),
         cards=_cards(spec.device, [point.gpus for point in spec.points], hardware),
@@ -47,7 +48,9 @@ def hardware(result: RunResult) -> str:
     """Return what the cards of a result are, from its environment; of a prediction, what was assumed."""
     point = result.points[0]
     if point.source == "predicted":
-        return " over ".join(name for name in (point.hardware, point.interconnect) if name)
+        largest = result.points[-1]
+        links = " and ".join(name for name in (largest.interconnect, largest.network) if name)
+        return " over ".join(name for name in (point.hardware, links) if name)
     hosts = result.environment.get("hosts", ())
     if point.device == "cpu":
         kinds = Counter(f"{host['cpu']}, {host['cores']} cores" for host in hosts)

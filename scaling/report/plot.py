@@ -100,7 +100,7 @@ def _draw_rates(axes: Axes, points: Sequence[PointResult], gflops: float) -> Non
         lengths[0].append(0.0 if low is None else max(0.0, rate - low * total))
         lengths[1].append(0.0 if high is None else max(0.0, high * total - rate))
     face = _LINE if measured else "white"
-    label = "all cards together, 95 % interval" if measured else "all cards together, predicted"
+    label = "all cards together, 95 % interval" if measured else "all cards together, predicted, with its interval"
     axes.errorbar(counts, delivered, yerr=lengths, fmt="o", color=_LINE, markerfacecolor=face, capsize=5, label=label)
     for point, rate in zip(points, delivered, strict=True):
         if point.scaling_efficiency is not None and point.gpus > 1:
@@ -138,7 +138,8 @@ def _draw_losses(axes: Axes, points: Sequence[PointResult]) -> None:
 
 
 def _draw_totals(axes: Axes, points: Sequence[PointResult]) -> None:
-    label: str | None = "loss, 95 % interval"
+    measured = all(point.source == "measured" for point in points)
+    label: str | None = "loss, 95 % interval" if measured else "loss, predicted, with its interval"
     for place, point in enumerate(points):
         efficiency, low, high = point.scaling_efficiency, point.scaling_efficiency_low, point.scaling_efficiency_high
         if efficiency is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from scaling.records import SHARES, PointResult, RunResult
 from scaling.report.figures import MISSING, interval, number, percent, rate_unit, seconds, size
+from scaling.report.foresight import fit
 
 _MEASURED_PEAK = "of measured peak"
 _OUTLIERS_SHOWN = 3
@@ -34,6 +35,9 @@ def results_table(result: RunResult) -> TextTable:
         ("nodes", lambda point: str(point.nodes)),
         ("step time", lambda point: seconds(point.step_seconds) if point.status == "ok" else "failed"),
         ("mean", lambda point: seconds(point.step_seconds_mean)),
+        ("expected within", lambda point: _ends(point.step_seconds_low, point.step_seconds_high)),
+        ("predicted", lambda point: seconds((point.predicted or {}).get("step_seconds"))),
+        ("residual", lambda point: _signed((point.predicted or {}).get("residual"))),
         ("samples/s", lambda point: number(point.samples_per_second_global)),
         ("tokens/s", lambda point: number(point.tokens_per_second_global)),
         (f"aggregate {unit}", lambda point: rate(point.aggregate_gflops)),
@@ -41,8 +45,11 @@ def results_table(result: RunResult) -> TextTable:
         ("efficiency", lambda point: interval(point.scaling_efficiency, point.scaling_efficiency_low, point.scaling_efficiency_high)),
         ("MFU", lambda point: percent(point.mfu)),
         (_MEASURED_PEAK, lambda point: percent(point.fraction_of_measured_peak)),
+        ("memory", fit),
     ]
-    hidden = set()
+    hidden = {"mean"} if all(point.source == "predicted" for point in points) else {"expected within", "memory"}
+    if all(point.predicted is None for point in points):
+        hidden |= {"predicted", "residual"}
     if all(point.nodes == 1 for point in points):
         hidden.add("nodes")
     if all(point.tokens_per_second_global is None for point in points):
@@ -89,6 +96,10 @@ def step_tables(result: RunResult) -> tuple[TextTable, ...]:
         if point.memory_bytes_per_rank:
             use = max(point.memory_bytes_per_rank, key=lambda rank: rank.peak)
             held.append((str(point.gpus), *(size(part) for part in (use.peak, use.parameters, use.gradients, use.optimizer, use.activations, use.other))))
+        if (needed := point.memory) is not None:
+            other = needed.needed - needed.parameters - needed.gradients - needed.optimizer - needed.activations
+            parts = (needed.needed, needed.parameters, needed.gradients, needed.optimizer, needed.activations, other)
+            held.append((str(point.gpus), *(size(part) for part in parts)))
     tables = (
         TextTable("what a rank exchanges in a step", ("gpus", "collective", "axis", "calls", "payload"), exchanged),
         TextTable("what a rank holds in a step", ("gpus", "peak", "parameters", "gradients", "optimizer", "activations", "other"), tuple(held)),
@@ -108,6 +119,14 @@ def notes(result: RunResult) -> tuple[str, ...]:
     if any(point.fraction_of_measured_peak is not None for point in result.points):
         lines.append(f"'{_MEASURED_PEAK}' compares with the matrix product measured on these cards, not with a vendor's peak: it is not MFU")
     return tuple(lines)
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    return MISSING if low is None or high is None else f"{seconds(low)} to {seconds(high)}"
+
+
+def _signed(residual: float | None) -> str:
+    return MISSING if residual is None else f"{100 * residual:+.0f} %"
 
 
 def _loss(point: PointResult) -> str:

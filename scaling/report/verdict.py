@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from scaling.records import SHARES, Interval, PointResult, RunResult
 from scaling.report.figures import interval, number, percent, seconds
+from scaling.report.foresight import foresight
 
 MATTERS = 0.02
 _NARROW_HALF_WIDTH = 0.02  # at which measure=standard stops
@@ -77,9 +78,9 @@ def named_shares(point: PointResult) -> tuple[NamedShare, ...]:
 def verdict(result: RunResult) -> tuple[str, ...]:
     """Return the lines below the tables: the largest point in words, what to do next, the curve, and what failed."""
     lines: list[str] = []
-    measured = sorted((point for point in result.points if point.status == "ok"), key=lambda point: point.gpus)
-    if measured:
-        lines += [deliver(measured[-1]), *advice(measured[-1]), *_curve(measured)]
+    done = sorted((point for point in result.points if point.status == "ok"), key=lambda point: point.gpus)
+    if done:
+        lines += [deliver(done[-1]), *advice(done[-1]), *_curve(done), *foresight(done)]
     lines += [failure(point) for point in result.points if point.status == "failed"]
     if result.interrupted:
         lines.append("Interrupted: what was measured until then is kept, and nothing of it is complete")
@@ -88,26 +89,28 @@ def verdict(result: RunResult) -> tuple[str, ...]:
 
 def deliver(point: PointResult) -> str:
     """Return one sentence: what the cards of this point deliver and where the rest goes."""
+    delivers = ("delivers" if point.gpus == 1 else "deliver") if point.source == "measured" else "would deliver (predicted)"
     if point.gpus == 1:
         rate = f"{number(point.samples_per_second_global)} samples/s, {seconds(point.step_seconds)} a step"
-        return f"1 card delivers {rate}; its efficiency is 1 by definition"
+        return f"1 card {delivers} {rate}; its efficiency is 1 by definition"
     times = speedup(point)
     if times is None:
-        return f"{point.gpus} cards deliver {number(point.samples_per_second_global)} samples/s; the efficiency is withheld, the notes say why"
-    head = f"{point.gpus} cards deliver {times:.2f}x one card"
+        return f"{point.gpus} cards {delivers} {number(point.samples_per_second_global)} samples/s; the efficiency is withheld, the notes say why"
+    head = f"{point.gpus} cards {delivers} {times:.2f}x one card"
     shares = named_shares(point)
     if shares:
         return f"{head}; {_lost(shares)}"
+    noise = "the noise" if point.source == "measured" else "the prediction's own width"
     efficiency = f"efficiency {interval(point.scaling_efficiency, point.scaling_efficiency_low, point.scaling_efficiency_high)}"
     low, high = point.scaling_efficiency_low, point.scaling_efficiency_high
     if low is None or high is None:
         return f"{head}; {efficiency}, without an interval that would say how sure this is"
     if high < 1:
         lost = percent(1 - times / point.gpus, 1 - high, 1 - low)
-        return f"{head}; {lost} is lost, but no single cause stands out from the noise ({efficiency})"
+        return f"{head}; {lost} is lost, but no single cause stands out from {noise} ({efficiency})"
     if low > 1:
         return f"{head}: more than the sum of the single cards ({efficiency})"
-    return f"{head}; no loss distinguishable from noise ({efficiency})"
+    return f"{head}; no loss distinguishable from {noise if point.source == 'predicted' else 'noise'} ({efficiency})"
 
 
 def advice(point: PointResult) -> tuple[str, ...]:
@@ -185,7 +188,7 @@ def _input(point: PointResult) -> tuple[str, ...]:
 
 def _more_rounds(point: PointResult) -> tuple[str, ...]:
     low, high = point.scaling_efficiency_low, point.scaling_efficiency_high
-    if low is None or high is None or (high - low) / 2 <= _NARROW_HALF_WIDTH:
+    if point.source == "predicted" or low is None or high is None or (high - low) / 2 <= _NARROW_HALF_WIDTH:
         return ()
     level = "standard" if point.rounds < _STANDARD_ROUNDS else "thorough"
     return (f"Next: measure={level} narrows the interval",)
@@ -201,8 +204,9 @@ def _curve(points: list[PointResult]) -> tuple[str, ...]:
     if first_low is None or last.scaling_efficiency_high is None:
         return ()
     ends = f"{first_value:.2f} at {first.gpus} to {last_value:.2f} at {last.gpus} cards"
+    noise = "noise" if last.source == "measured" else "the prediction's own width"
     if last.scaling_efficiency_high >= first_low:
-        return (f"Along the curve efficiency goes from {ends}: no fall distinguishable from noise",)
+        return (f"Along the curve efficiency goes from {ends}: no fall distinguishable from {noise}",)
     falls = [(before - after, left.gpus, right.gpus) for (left, before), (right, after) in itertools.pairwise(known)]
     _, left_gpus, right_gpus = max(falls)
     return (f"Along the curve efficiency falls from {ends}; the largest step down is from {left_gpus} to {right_gpus}",)

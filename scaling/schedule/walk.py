@@ -25,6 +25,12 @@ class Action(NamedTuple):
         return f"{self.kind} of micro-batch {self.micro_batch} on stage {self.stage}"
 
 
+def single_stage_actions(micro_batches: int) -> tuple[Action, ...]:
+    """Return the schedule of one stage: forward and backward of each micro-batch in turn, then the optimizer."""
+    passes = tuple(Action(kind, 0, index) for index in range(micro_batches) for kind in ("F", "B"))
+    return (*passes, Action("O", 0, 0))
+
+
 class Span(NamedTuple):
     """When an action runs, in seconds from the start of the step."""
 
@@ -68,39 +74,102 @@ def walk(lanes: Sequence[Sequence[Action]], durations: Mapping[Action, float], t
         ValueError: An action stands twice, needs one that no lane has, has no duration, or can never start because each
             waiting lane waits for another; the message names it.
     """
-    lane_of = _lane_of(lanes, durations)
+    order = order_of(lanes)
+    for action in order.actions:
+        if action not in durations:
+            raise ValueError(f"{action} has no duration")
+    delays = [transfer(order.actions[producer], order.actions[consumer]) for producer, consumer in order.transfers]
+    return order.timeline([durations[action] for action in order.actions], delays)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The structure of a schedule, found once and walked with any durations.
+
+    Attributes:
+        actions: All actions, each behind what it needs; positions in it name them.
+        lane: Of each action.
+        transfers: Producer and consumer (positions) of what passes from one lane to another.
+        lanes: How many there are.
+    """
+
+    actions: tuple[Action, ...]
+    lane: tuple[int, ...]
+    transfers: tuple[tuple[int, int], ...]
+    lanes: int
+    _needs: tuple[tuple[tuple[int, int], ...], ...]  # of each action: positions of producers on other lanes, and the transfer from each
+
+    def run(
+        self, durations: Sequence[float], delays: Sequence[float], late: Mapping[int, Callable[[float], float]] | None = None
+    ) -> tuple[list[float], list[float]]:
+        """Return when each action starts, and when it ends, in seconds from the start of the step.
+
+        Args:
+            durations: Seconds of each action.
+            delays: Seconds of each of ``transfers``.
+            late: Of actions whose duration depends on when they start: takes the start and returns the duration; called in order.
+        """
+        clock = [0.0] * self.lanes
+        starts: list[float] = []
+        ends: list[float] = []
+        for position, (lane, needs) in enumerate(zip(self.lane, self._needs, strict=True)):
+            start = clock[lane]
+            for producer, transfer in needs:
+                ready = ends[producer] + delays[transfer]
+                if ready > start:
+                    start = ready
+            clock[lane] = end = start + (late[position](start) if late and position in late else durations[position])
+            starts.append(start)
+            ends.append(end)
+        return starts, ends
+
+    def timeline(self, durations: Sequence[float], delays: Sequence[float]) -> Timeline:
+        """Return when each action runs, and for how long each lane is idle."""
+        starts, ends = self.run(durations, delays)
+        makespan = max(ends, default=0.0)
+        idle = [makespan] * self.lanes
+        for lane, seconds in zip(self.lane, durations, strict=True):
+            idle[lane] -= seconds
+        spans = {action: Span(start, end) for action, start, end in zip(self.actions, starts, ends, strict=True)}
+        return Timeline(makespan=makespan, spans=spans, idle=tuple(idle))
+
+
+def order_of(lanes: Sequence[Sequence[Action]]) -> Order:
+    """Return in which order the actions can run, whatever they take.
+
+    Raises:
+        ValueError: An action stands twice, needs one that no lane has, or can never start; the message names it.
+    """
+    lane_of = _lane_of(lanes)
     last_stage = max((action.stage for action in lane_of), default=0)
-    spans: dict[Action, Span] = {}
+    position: dict[Action, int] = {}
+    transfers: list[tuple[int, int]] = []
+    needs: list[tuple[tuple[int, int], ...]] = []
     done = [0] * len(lanes)
-    clock = [0.0] * len(lanes)
-    while len(spans) < len(lane_of):
-        before = len(spans)
+    while len(position) < len(lane_of):
+        before = len(position)
         for lane, actions in enumerate(lanes):
             for action in actions[done[lane] :]:
                 needed = tuple(_needed(action, last_stage))
-                if not all(producer in spans for producer in needed):
+                if not all(producer in position for producer in needed):
                     break
-                ready = (spans[producer].end + (transfer(producer, action) if lane_of[producer] != lane else 0.0) for producer in needed)
-                start = max([clock[lane], *ready])
-                clock[lane] = start + durations[action]
-                spans[action] = Span(start, clock[lane])
+                crossing = [position[producer] for producer in needed if lane_of[producer] != lane]
+                needs.append(tuple((producer, len(transfers) + index) for index, producer in enumerate(crossing)))
+                transfers += [(producer, len(position)) for producer in crossing]
+                position[action] = len(position)
                 done[lane] += 1
-        if len(spans) == before:
-            raise ValueError(_stuck(lanes, done, spans, lane_of, last_stage))
-    makespan = max(clock, default=0.0)
-    busy = [sum(durations[action] for action in actions) for actions in lanes]
-    return Timeline(makespan=makespan, spans=spans, idle=tuple(makespan - seconds for seconds in busy))
+        if len(position) == before:
+            raise ValueError(_stuck(lanes, done, position, lane_of, last_stage))
+    return Order(tuple(position), tuple(lane_of[action] for action in position), tuple(transfers), len(lanes), tuple(needs))
 
 
-def _lane_of(lanes: Sequence[Sequence[Action]], durations: Mapping[Action, float]) -> dict[Action, int]:
-    """Return the lane of each action, once all are known to be there once and to have a duration."""
+def _lane_of(lanes: Sequence[Sequence[Action]]) -> dict[Action, int]:
+    """Return the lane of each action, once all are known to be there once."""
     found: dict[Action, int] = {}
     for lane, actions in enumerate(lanes):
         for action in actions:
             if action in found:
                 raise ValueError(f"{action} stands twice: in lane {found[action]} and in lane {lane}")
-            if action not in durations:
-                raise ValueError(f"{action} has no duration")
             found[action] = lane
     return found
 
@@ -118,9 +187,9 @@ def _needed(action: Action, last_stage: int) -> Iterator[Action]:
         yield Action("B", stage, micro_batch)
 
 
-def _stuck(lanes: Sequence[Sequence[Action]], done: Sequence[int], spans: Mapping[Action, Span], lane_of: Mapping[Action, int], last_stage: int) -> str:
+def _stuck(lanes: Sequence[Sequence[Action]], done: Sequence[int], position: Mapping[Action, int], lane_of: Mapping[Action, int], last_stage: int) -> str:
     """Say which action the first waiting lane can never start, and for what it waits."""
     lane, waiting = next((lane, actions[done[lane]]) for lane, actions in enumerate(lanes) if done[lane] < len(actions))
-    missing = next(producer for producer in _needed(waiting, last_stage) if producer not in spans)
+    missing = next(producer for producer in _needed(waiting, last_stage) if producer not in position)
     reason = f"which waits behind it in the order of lane {lane_of[missing]}" if missing in lane_of else "which no lane has"
     return f"deadlock: lane {lane} can never start {waiting}: it needs {missing}, {reason}"

@@ -12,8 +12,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from scaling.schedule.walk import single_stage_actions
 from scaling.strategies.options import DtypeName, Options, parse
-from scaling.strategies.placed import Placed, Workload, single_stage_actions
+from scaling.strategies.placed import Placed, Workload
 from scaling.strategies.scaler import gradient_scaler
 from scaling.workload.step import TrainStep, make_optimizer
 

@@ -52,9 +52,3 @@ class Placed:
     actions: tuple[Action, ...]
     step: Callable[[], None]
     work_share: float | None = None
-
-
-def single_stage_actions(micro_batches: int) -> tuple[Action, ...]:
-    """Return the schedule of one stage: forward and backward of each micro-batch in turn, then the optimizer."""
-    passes = tuple(Action(kind, 0, index) for index in range(micro_batches) for kind in ("F", "B"))
-    return (*passes, Action("O", 0, 0))

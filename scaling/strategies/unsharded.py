@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scaling.strategies.placed import Placed, Workload, single_stage_actions
+from scaling.schedule.walk import single_stage_actions
+from scaling.strategies.placed import Placed, Workload
 from scaling.workload.step import TrainStep
 
 

@@ -8,7 +8,7 @@ import re
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,10 @@ _ASKED = (
     *("dp_replicate", "dp_shard", "tp", "pp"),
 )
 _VERSIONS = ("torch", "cuda", "cudnn", "nccl", "driver", "python")
-_NESTED = {"loss": "loss_{}", "ladder_gflops": "ladder_{}_gflops", "predicted": "predicted_{}", "telemetry": "telemetry_{}", "input": "input_{}"}
+_NESTED = {
+    **{"loss": "loss_{}", "ladder_gflops": "ladder_{}_gflops", "predicted": "predicted_{}"},
+    **{"telemetry": "telemetry_{}", "input": "input_{}", "memory": "memory_{}"},
+}
 _AT_ONCE = 100  # MLflow's limit of one log_batch call for parameters, the lowest of its limits
 _PARAM_CHARACTERS, _TAG_CHARACTERS, _NAME_CHARACTERS = 6000, 8000, 250  # beyond which MLflow cuts without a word
 
@@ -70,7 +73,8 @@ def scalars(point: PointResult) -> dict[str, float]:
     for field in fields(point):
         value = getattr(point, field.name)
         if field.name in _NESTED:
-            found |= {_NESTED[field.name].format(key): item for key, item in (value or {}).items()}
+            parts = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value or {}
+            found |= {_NESTED[field.name].format(key): item for key, item in parts.items()}
         else:
             found[field.name] = value
     for share, ends in point.loss_interval.items():

@@ -126,8 +126,9 @@ def how_to_open(settings: TrackingSettings, run_ids: Sequence[str]) -> tuple[str
         with contextlib.suppress(Exception):  # help that cannot be given is no failure of the run
             from mlflow.tracking import MlflowClient
 
-            experiment = MlflowClient(uri).get_run(run_ids[0]).info.experiment_id
-            lines.append(f"curve:  {server}/#/metric?{_overlay(run_ids, experiment)}")
+            run = MlflowClient(uri).get_run(run_ids[0])
+            curve = _CURVE if _CURVE in run.data.metrics else f"predicted_{_CURVE}"
+            lines.append(f"curve:  {server}/#/metric?{_overlay(run_ids, run.info.experiment_id, curve)}")
     return tuple(lines)
 
 
@@ -204,6 +205,6 @@ def _public(text: str) -> str:
     return re.sub(r"//[^/@\s]+@", "//***@", text)
 
 
-def _overlay(run_ids: Sequence[str], experiment: str) -> str:
-    values = {"runs": list(run_ids), "metric": _CURVE, "experiments": [experiment], "plot_metric_keys": [_CURVE]}
+def _overlay(run_ids: Sequence[str], experiment: str, curve: str) -> str:
+    values = {"runs": list(run_ids), "metric": curve, "experiments": [experiment], "plot_metric_keys": [curve]}
     return "&".join([*(f"{name}={quote(json.dumps(value, separators=(',', ':')))}" for name, value in values.items()), "x_axis=step"])

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from scaling import paths
 from scaling.config import load
+from scaling.equipment import Choice, choose
 from scaling.errors import UserError
 from scaling.points import Machine, resolve
 from scaling.spec import RunSpec
@@ -123,13 +124,80 @@ def test_a_gpu_gets_longer_blocks_and_time_to_warm_up() -> None:
         (["hardware=a100_sxm_80g"], FOUR_CARDS, ["hardware=a100_sxm_80g", "h100_sxm_80g", "leave hardware out"]),
         (["hardware=b200"], Machine(cores=(0,), gpus=("Odd",), hardware=(None,)), ["hardware=b200", "Odd (not in the catalogue)"]),
         (["+surprise=1"], TWO_CORES, ["surprise", "unknown key"]),
-        (["source=predict"], TWO_CORES, ["source", "measure"]),
+        (["source=guess"], TWO_CORES, ['source="guess"', "auto, measure, predict, both"]),
         (["name=a/b"], TWO_CORES, ["name", "letters"]),
     ],
 )
 def test_a_bad_request_is_one_line_that_says_what_was_given_and_what_is_allowed(overrides: list[str], machine: Machine, expected: list[str]) -> None:
     with pytest.raises(UserError) as refusal:
         spec_of(*overrides, machine=machine)
+    line = str(refusal.value)
+    assert "\n" not in line
+    for part in expected:
+        assert part in line, line
+
+
+def choice_of(*overrides: str, machine: Machine = TWO_CORES) -> Choice:
+    with initialize_config_dir(str(paths.conf()), version_base="1.3"):
+        container: Any = OmegaConf.to_container(compose("run", overrides=["model=mlp", *overrides]), resolve=True)
+    return choose(load(container), machine, run_id="test")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "machine", "equipment", "reason"),
+    [
+        (["interconnect=nvlink"], TWO_CORES, "h100_sxm_80g over nvlink", "no GPU found here"),
+        (["interconnect=pcie"], TWO_CORES, "h100_sxm_80g over pcie", "no GPU found here"),
+        (["hardware=t4"], TWO_CORES, "t4 over pcie", "no GPU found here"),
+        (["source=predict"], TWO_CORES, "h100_sxm_80g over nvlink", ""),
+        (["gpus=8"], FOUR_CARDS, "h100_sxm_80g over nvlink", "this machine has 4 CUDA cards"),
+        (["interconnect=pcie"], FOUR_CARDS, "h100_sxm_80g over pcie", "the cards here are connected by nvlink"),
+        (["hardware=a100_sxm_80g"], FOUR_CARDS, "a100_sxm_80g over nvlink", "the cards here are h100_sxm_80g"),
+        (["network=ib_ndr", "gpus=16"], FOUR_CARDS, "h100_sxm_80g over nvlink and ib_ndr", "this is one machine"),
+        (["hardware=cpu", "interconnect=gloo"], TWO_CORES, "cpu over gloo", ""),
+    ],
+)
+def test_what_is_not_here_is_predicted_and_the_reason_said(overrides: list[str], machine: Machine, equipment: str, reason: str) -> None:
+    choice = (
+        choice_of("gpus=4", *overrides, machine=machine) if not any(entry.startswith("gpus") for entry in overrides) else choice_of(*overrides, machine=machine)
+    )
+    assert not choice.measured
+    assert (str(choice.equipment), choice.reason) == (equipment, reason)
+
+
+def test_what_is_here_is_measured_and_both_predicts_beside_it() -> None:
+    assert choice_of("gpus=[1,2]") == Choice(spec=spec_of("gpus=[1,2]"), equipment=None, measured=True)
+    here = choice_of("source=both", machine=FOUR_CARDS)
+    assert here.measured
+    assert str(here.equipment) == "h100_sxm_80g over nvlink"
+    beside = choice_of("source=both", "gpus=[1,2]", "hardware=cpu", "interconnect=gloo")
+    assert (beside.measured, beside.spec.device, str(beside.equipment)) == (True, "cpu", "cpu over gloo")
+
+
+def test_predicted_machines_are_filled_rank_by_rank() -> None:
+    choice = choice_of("source=predict", "gpus=[4,16,20]", "network=ib_hdr", "gpus_per_node=8")
+    assert [point.nodes for point in choice.spec.points] == [1, 2, 3]
+    assert choice.spec.device == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "machine", "expected"),
+    [
+        (["source=measure", "gpus=4", "interconnect=nvlink"], TWO_CORES, ["interconnect=nvlink", "no GPU", "device=cpu"]),
+        (["source=both", "gpus=8"], FOUR_CARDS, ["gpus=8", "4 CUDA cards"]),
+        (["interconnect=nvlink"], TWO_CORES, ["gpus=4", "number of cards"]),
+        (["interconnect=nvlink", "gpus=16"], TWO_CORES, ["gpus=16", "2 machines of gpus_per_node=8", "network=ib_ndr", "gpus_per_node=16"]),
+        (["source=predict", "gpus=16", "network=ib_ndr", "nodes=4"], TWO_CORES, ["nodes=4", "2 machines", "leave nodes out"]),
+        (["source=predict", "gpus=2", "device=cpu"], TWO_CORES, ["hardware=cpu", "memory_bandwidth_gbs"]),
+        (["source=both", "gpus=2"], TWO_CORES, ["hardware=cpu"]),
+        (["source=predict", "gpus=2", "input=loader"], TWO_CORES, ["input=loader"]),
+        (["interconnect=nvlink", "device=cpu", "gpus=2"], FOUR_CARDS, ["interconnect=nvlink", "never labelled"]),
+        (["gpus=3"], TWO_CORES, ["gpus=3", "2 cores"]),
+    ],
+)
+def test_what_can_be_neither_measured_nor_predicted_is_refused(overrides: list[str], machine: Machine, expected: list[str]) -> None:
+    with pytest.raises(UserError) as refusal:
+        choice_of(*overrides, machine=machine)
     line = str(refusal.value)
     assert "\n" not in line
     for part in expected:

@@ -92,7 +92,7 @@ def test_a_driver_that_is_killed_takes_its_ranks_along_and_leaves_the_cluster(ad
     driver.kill()
     driver.communicate()
     gone_within(ranks, 10)
-    RayLauncher(address=address).survey("CPU", "scaling.run:look", 1)
+    RayLauncher(address=address).survey("CPU", "scaling.here:look", 1)
 
 
 def test_what_others_use_is_refused_after_a_stated_wait(address: str, hidden: Path) -> None:
@@ -110,14 +110,14 @@ RayLauncher({address!r}, wait_seconds=4).start(Path({str(hidden / "busy" / "spec
 
 def test_the_machine_is_looked_at_where_the_ranks_will_run_and_what_it_could_never_hold_is_refused_with_the_numbers(address: str) -> None:
     launcher = RayLauncher(address=address)
-    (looked,) = launcher.survey("CPU", "scaling.run:look", 1)
+    (looked,) = launcher.survey("CPU", "scaling.here:look", 1)
     assert looked["host"] == socket.gethostname()
     assert sorted(looked["cores"]) == sorted(os.sched_getaffinity(0))
     launcher.check_room(spec_of(2))
     with pytest.raises(UserError, match=r"^gpus=64: launcher=ray needs 64 CPU and the cluster has 2 CPU; "):
         launcher.check_room(spec_of(64))
     with pytest.raises(UserError, match=rf"^nodes=2: the Ray cluster has 1: {socket.gethostname()}$"):
-        launcher.survey("CPU", "scaling.run:look", 2)
+        launcher.survey("CPU", "scaling.here:look", 2)
 
 
 def test_an_address_without_a_token_with_a_wrong_one_or_where_nobody_listens_is_refused(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_an_address_without_a_token_with_a_wrong_one_or_where_nobody_listens_is_
         "127.0.0.1": "is not allowed: HOST:PORT",
     }.items():
         with pytest.raises(UserError, match=line):
-            RayLauncher(address=given).survey("CPU", "scaling.run:look", 1)
+            RayLauncher(address=given).survey("CPU", "scaling.here:look", 1)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of-another-cluster")
     with pytest.raises(UserError, match="does not accept the token"):
-        RayLauncher(address=address).survey("CPU", "scaling.run:look", 1)
+        RayLauncher(address=address).survey("CPU", "scaling.here:look", 1)
     monkeypatch.delenv("RAY_AUTH_TOKEN")
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(UserError, match="no token for this cluster; set RAY_AUTH_TOKEN"):
-        RayLauncher(address=address).survey("CPU", "scaling.run:look", 1)
+        RayLauncher(address=address).survey("CPU", "scaling.here:look", 1)

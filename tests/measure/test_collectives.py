@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.analysis.collectives import accumulation_hint, busiest
-from scaling.measure.collectives import GROUP_ARGUMENTS, KINDS, NAMESPACES, axis_of, kind_of
 from scaling.step_records import Collective
+from scaling.strategies.exchange import GROUP_ARGUMENTS, KINDS, NAMESPACES, axis_of, kind_of
 
 WIDTH, DEPTH, CLASSES, MICRO_BATCH = 16, 3, 8, 4
 PARAMETER_BYTES = 4 * (DEPTH * (WIDTH * WIDTH + WIDTH) + WIDTH * CLASSES + CLASSES)

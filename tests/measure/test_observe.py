@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from scaling.measure.memory import StorageTracker, memory_of_step
-from scaling.measure.observe import StepObserver
 from scaling.workload.language import gpt
+from scaling.workload.observe import StepObserver
 from scaling.workload.recompute import prepare_blocks
 from scaling.workload.step import make_batches
 

@@ -19,9 +19,9 @@ from omegaconf import OmegaConf
 from launch.torchrun import TorchrunLauncher
 from scaling import paths, spec
 from scaling.config import load
+from scaling.here import look
 from scaling.nodes import lead_or_serve
 from scaling.points import Machine, resolve
-from scaling.run import look
 from scaling.spec import RunSpec
 from tests.nodes.namespaces import INTERFACE
 

@@ -30,7 +30,9 @@ def terminal(monkeypatch):
 
 
 def shown(result, stream):
-    console.show(result, console.open_console(stream), FOLDER, closing=("mlflow ui --backend-store-uri sqlite:///mlflow.db",))
+    opened = console.open_console(stream)
+    console.show(result, opened, FOLDER)
+    console.say(opened, ["mlflow ui --backend-store-uri sqlite:///mlflow.db"])
     return stream.getvalue()
 
 

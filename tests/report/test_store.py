@@ -9,7 +9,7 @@ import pytest
 from scaling.errors import UserError
 from scaling.records import RUNGS, SHARES, Baseline, CardRate, FailureKind, Outlier, PointError, PointResult, RunResult, Slowest
 from scaling.report import store
-from scaling.step_records import Collective, MemoryUse
+from scaling.step_records import Collective, MemoryForecast, MemoryUse
 
 NAN, INFINITY = float("nan"), float("inf")
 MIDNIGHT_IN_TOKYO = datetime(2026, 1, 2, 0, 0, 5, tzinfo=timezone(timedelta(hours=9)))
@@ -49,7 +49,7 @@ def test_every_optional_record_in_a_result_follows_the_schema(make_point, make_r
         collectives=(Collective(kind="all_reduce", axis="dp_replicate", calls_per_step=3, payload_bytes_per_step=4096),),
         memory_bytes_per_rank=(MemoryUse(peak=9, parameters=4, gradients=4, optimizer=0, activations=1, other=0),) * 2,
         transport=({"pair": [0, 1], "path": "loopback"},),
-        predicted={"step_seconds": 0.1, "step_seconds_low": 0.09, "step_seconds_high": 0.11, "scaling_efficiency": 0.9},
+        predicted={"step_seconds": 0.1, "step_seconds_low": 0.09, "step_seconds_high": 0.11, "scaling_efficiency": 0.9, "residual": -0.02},
         telemetry={"power_watts_mean": 300.0, "energy_joules_per_step": 30.0, "temperature_c_max": 61, "clock_mhz_mean": 1980.0, "throttled": []},
         late_arrival_seconds=0.001,
     )
@@ -66,6 +66,7 @@ def test_every_optional_record_in_a_result_follows_the_schema(make_point, make_r
         (CardRate, "card_rate"),
         (Collective, "collective"),
         (MemoryUse, "memory"),
+        (MemoryForecast, "memory_forecast"),
     ],
 )
 def test_schema_names_exactly_the_fields_of_the_record(record):

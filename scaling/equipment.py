@@ -1,0 +1,158 @@
+"""Whether a request is measured or predicted, and for which cards, links and machines it is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from scaling.catalogue.card import Card
+from scaling.catalogue.link import Interconnect, Network
+from scaling.catalogue.load import load_cards, load_interconnects, parse_card
+from scaling.catalogue.parse import parse
+from scaling.config import RunConfig
+from scaling.errors import NotHere, UserError
+from scaling.points import Machine, cards_per_absent_node, device_of, resolve, resolve_absent
+from scaling.spec import RunSpec
+
+ASSUMED_CARD = "h100_sxm_80g"
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is done with a request.
+
+    Attributes:
+        spec: Of the curve.
+        equipment: What it is predicted for; ``None`` where it is only measured.
+        measured: Whether it is measured.
+        reason: Why it is not, where the user did not choose.
+    """
+
+    spec: RunSpec
+    equipment: Equipment | None
+    measured: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """What a prediction is for.
+
+    Attributes:
+        card: All cards are of this kind.
+        cards: The catalogue, for constants that the card takes from siblings.
+        interconnect: Inside a machine; ``None`` where a machine holds one card.
+        network: Between machines.
+        cards_per_node: Of one machine.
+        assumed: What nobody named, in words.
+    """
+
+    card: Card
+    cards: Mapping[str, Card]
+    interconnect: Interconnect | None
+    network: Network | None
+    cards_per_node: int
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> Literal["cpu", "cuda"]:
+        """The device that the cards are."""
+        return "cpu" if self.card.is_process else "cuda"
+
+    def __str__(self) -> str:
+        links = [link.name for link in (self.interconnect, self.network) if link]
+        return " over ".join([self.card.name, " and ".join(links)]) if links else self.card.name
+
+
+def names_what_is_absent(config: RunConfig, machine: Machine) -> bool:
+    """Tell whether a request can only be predicted, because of what it names and this machine has not."""
+    if config.source != "auto":
+        return config.source == "predict"
+    try:
+        device_of(config, machine)
+    except NotHere:
+        return True
+    return _names_a_process(config)
+
+
+def choose(config: RunConfig, machine: Machine, run_id: str, others: Sequence[Machine] = ()) -> Choice:
+    """Decide whether a curve is measured or predicted, all its points alike.
+
+    ``source=auto`` measures what this machine and the other nodes have, and predicts what they have not.
+
+    Raises:
+        UserError: The request cannot be served either way.
+    """
+    if config.source == "predict" or (config.source == "auto" and _names_a_process(config)):
+        return _predicted(config, machine, run_id, "")
+    try:
+        spec = resolve(_without_process(config), machine, run_id, others)
+    except NotHere as refusal:
+        if config.source != "auto":
+            raise
+        return _predicted(config, machine, run_id, refusal.reason)
+    return Choice(spec=spec, equipment=equipment_of(config, machine) if config.source == "both" else None, measured=True)
+
+
+def _predicted(config: RunConfig, machine: Machine, run_id: str, reason: str) -> Choice:
+    equipment = equipment_of(config, machine)
+    spec = resolve_absent(config, equipment.device, run_id)
+    _check_machines(spec, equipment)
+    return Choice(spec=spec, equipment=equipment, measured=False, reason=reason)
+
+
+def equipment_of(config: RunConfig, machine: Machine) -> Equipment:
+    """Return what a request is predicted for: what it names, else what is here, else an assumption that is said.
+
+    Raises:
+        UserError: A card, link or network is not valid, or cards and link do not fit.
+    """
+    cards = load_cards(Path("hardware"))
+    assumed: list[str] = []
+    here = set(machine.hardware)
+    if config.hardware is not None:
+        card = parse_card(config.hardware, f"hardware={config.hardware.get('name')}")
+    elif config.device == "cpu" or (config.source == "both" and not machine.gpus):
+        raise UserError(
+            "a CPU process is predicted from rates that you put in: add hardware=cpu hardware.peak_tflops.fp32=... hardware.memory_bandwidth_gbs=..."
+        )
+    elif len(here) == 1 and None not in here:
+        card = cards[str(here.pop())]
+    else:
+        card = cards[ASSUMED_CARD]
+        assumed.append(f"hardware={ASSUMED_CARD} is assumed")
+    interconnect = _parsed(Interconnect, config.interconnect, "interconnect")
+    if interconnect is None:
+        name = machine.interconnect if machine.gpus and machine.interconnect and config.hardware is None else card.link.kind if card.link else "pcie"
+        interconnect = load_interconnects(Path("interconnect"))["gloo" if card.is_process else name]
+        assumed.append(f"interconnect={interconnect.name} is assumed")
+    network = _parsed(Network, config.network, "network")
+    return Equipment(card=card, cards=cards, interconnect=interconnect, network=network, cards_per_node=cards_per_absent_node(config), assumed=tuple(assumed))
+
+
+def _parsed(record: type[Record], content: Mapping[str, Any] | None, group: str) -> Record | None:
+    return None if content is None else parse(record, content, f"{group}={content.get('name')}")
+
+
+def _without_process(config: RunConfig) -> RunConfig:
+    """Return a request to measure: rates of a process put in by hand, and a link as measured, are for the prediction beside it."""
+    hardware = None if _names_a_process(config) else config.hardware
+    measured = config.interconnect is not None and config.interconnect.get("kind") == "measured"
+    return replace(config, hardware=hardware, interconnect=None if measured else config.interconnect)
+
+
+def _names_a_process(config: RunConfig) -> bool:
+    return config.hardware is not None and config.hardware.get("form") == "process"
+
+
+def _check_machines(spec: RunSpec, equipment: Equipment) -> None:
+    """Refuse more cards than a machine holds where nothing joins machines."""
+    most, cards = spec.world_size, equipment.cards_per_node
+    if most > cards and equipment.network is None:
+        raise UserError(
+            f"gpus={most} fill {-(-most // cards)} machines of gpus_per_node={cards}, and no network joins them: add network=ib_ndr or another of "
+            f"conf/network, or gpus_per_node={most} for one machine"
+        )

@@ -1,0 +1,111 @@
+"""A traced step against what follows from shapes, against the FLOP count, and against the same model traced whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from trace_cases import asked, model_of
+
+from scaling.predict import tracing
+from scaling.predict.operators import Operator
+from scaling.predict.trace.buckets import assign
+from scaling.predict.traced import Compute, Issue, TracedStep, Wait
+from scaling.predict.tracing import traced_solo, traced_step
+from scaling.schedule.walk import Action
+from scaling.workload.flops import count_step
+from scaling.workload.task import build_task
+
+PARAMETERS = 4 * (3 * (16 * 16 + 16) + 16 * 8 + 8)
+
+
+def operators(step: TracedStep, action: Action) -> list[Operator]:
+    events = step.programs[step.program_of[action]]
+    return [operator for event in events if isinstance(event, Compute) for operator in step.segments[event.segment]]
+
+
+def test_the_layers_of_a_perceptron_are_products_of_known_shape_and_layout() -> None:
+    spec, _ = asked("mlp", micro_batch=4)
+    step = traced_solo(spec)
+    forward = [operator for operator in operators(step, Action("F", 0, 0)) if operator.kind == "matmul"]
+    backward = [operator for operator in operators(step, Action("B", 0, 0)) if operator.kind == "matmul"]
+    assert [(op.shape.m, op.shape.n, op.shape.k, op.layout) for op in forward if op.shape] == [(4, 16, 16, "TN")] * 3 + [(4, 8, 16, "TN")]  # type: ignore[union-attr]
+    assert [op.layout for op in backward] == ["NN", "NT", "NN", "NT", "NN", "NT", "NT"]  # no gradient of the inputs
+    assert step.lanes == ((Action("F", 0, 0), Action("B", 0, 0), Action("O", 0, 0)),)
+
+
+@pytest.mark.parametrize("model", ["mlp", "gpt", "bert", "llama", "resnet50"])
+def test_model_flops_are_those_that_the_flop_count_gives(model: str) -> None:
+    spec, _ = asked(model, accumulation=2)
+    count = count_step(build_task(model_of(model)[0], 0), 4, 2, "cpu")
+    step = traced_solo(spec)
+    assert step.model_flops == count.model
+    assert step.hardware_flops == count.model + count.recomputed
+    assert step.notes == ()
+
+
+def test_micro_batches_between_the_first_and_the_last_share_a_program() -> None:
+    step = traced_step(*asked("mlp", degrees={"dp_replicate": 2}, accumulation=6))
+    forward = [step.program_of[Action("F", 0, index)] for index in range(6)]
+    backward = [step.program_of[Action("B", 0, index)] for index in range(6)]
+    assert len(set(forward)) == 1
+    assert len(set(backward[1:5])) == 1
+    assert len({backward[0], backward[1], backward[5]}) == 3
+
+
+def test_a_bucket_is_sent_when_its_last_gradient_is_ready_and_awaited_at_the_end() -> None:
+    spec, point = asked("mlp", degrees={"dp_replicate": 2}, options={"bucket_mb": 4 * (16 * 16 + 16) / 2**20})
+    step = traced_step(spec, point)
+    events = step.programs[step.program_of[Action("B", 0, 0)]]
+    assert [event.collective.payload_bytes for event in events if isinstance(event, Issue)] == [1632, 1088, 1088]  # head and third layer, second, first
+    last = max(index for index, event in enumerate(events) if isinstance(event, Issue))
+    assert min(index for index, event in enumerate(events) if isinstance(event, Wait)) > last
+    copies = [operator.name for operator in operators(step, Action("B", 0, 0)) if operator.name.startswith("ddp.")]
+    assert copies == ["ddp.copy_to_bucket"] * 8 + ["ddp.copy_from_bucket"] * 8
+
+
+@pytest.mark.parametrize("limit", [1, 100, 4000, 10**6])
+def test_buckets_are_those_of_torch(limit: int) -> None:
+    sizes = [10, 2000, 30, 700, 1, 900, 12]
+    tensors = [torch.empty(size, dtype=torch.float16 if size == 30 else torch.float32) for size in sizes]
+    theirs, _ = dist._compute_bucket_assignment_by_size(tensors, [limit], [], list(range(len(sizes))))
+    ours = assign([(tensor.nbytes, str(tensor.dtype)) for tensor in tensors], limit)
+    assert sorted(ours) == sorted(theirs)
+
+
+CASES: list[dict[str, Any]] = [
+    {"strategy": "ddp", "degrees": {"dp_replicate": 2}},
+    {"strategy": "fsdp", "degrees": {"dp_shard": 2}, "accumulation": 2},
+    {"strategy": "tensor", "degrees": {"tp": 2}, "recompute": "full"},
+    {"strategy": "fsdp", "degrees": {"dp_shard": 2, "tp": 2}, "precision": "bf16"},
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case["degrees"]))
+def test_a_deep_model_drawn_out_is_the_same_as_traced_whole(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, point = asked("gpt", sizes={"layers": 7}, **case)
+    drawn = traced_step(spec, point)
+    monkeypatch.setattr(tracing, "DEPTHS", ())
+    whole = traced_step(spec, point)
+    assert (drawn.model_flops, drawn.hardware_flops, drawn.memory) == (whole.model_flops, whole.hardware_flops, whole.memory)
+    for action in whole.program_of:
+        assert [event for event in drawn.programs[drawn.program_of[action]] if not isinstance(event, Compute)] == [
+            event for event in whole.programs[whole.program_of[action]] if not isinstance(event, Compute)
+        ]
+        assert [_bare(operator) for operator in operators(drawn, action)] == [_bare(operator) for operator in operators(whole, action)]
+
+
+def _bare(operator: Operator) -> Operator:
+    """Return an operator without its chain, whose number counts within a segment."""
+    return (
+        operator.kind,
+        operator.name,
+        operator.dtype,
+        operator.shape,
+        operator.bytes_read,
+        operator.bytes_written,
+        operator.chained_written,
+        operator.layout,
+    )
