@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -15,3 +16,8 @@ def conf() -> Path:
     """
     installed = PACKAGE / "conf"
     return installed if installed.is_dir() else PACKAGE.parent / "conf"
+
+
+def cache() -> Path:
+    """Return where results that can be made again are kept: under the user's cache folder (XDG Base Directory Specification)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scaling-profiler"
