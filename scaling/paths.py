@@ -18,7 +18,6 @@ def conf() -> Path:
     return installed if installed.is_dir() else PACKAGE.parent / "conf"
 
 
-def traces() -> Path:
-    """Return the folder in which traced steps are kept between runs: ``scaling/traces`` in the user's cache."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "scaling" / "traces"
+def cache() -> Path:
+    """Return where results that can be made again are kept: under the user's cache folder (XDG Base Directory Specification)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scaling-profiler"

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from scaling import paths
 from scaling.equipment import Equipment
 from scaling.predict.collectives import Links
 from scaling.predict.constants import constants_of
@@ -58,7 +57,7 @@ class Oracle:
     @cached_property
     def solo(self) -> Pace:
         """The step of one card alone."""
-        return self._pace(traced_solo(self.spec, paths.traces()), dict.fromkeys(AXES, 1))
+        return self._pace(traced_solo(self.spec), dict.fromkeys(AXES, 1))
 
     @cached_property
     def solo_rungs(self) -> Rungs:
@@ -72,7 +71,7 @@ class Oracle:
             UserError: It cannot be traced, or nothing is known that a price could stand on.
         """
         alone = point.gpus == 1
-        pace = self.solo if alone else self._pace(traced_step(self.spec, point, paths.traces()), {axis: getattr(point, axis) for axis in AXES})
+        pace = self.solo if alone else self._pace(traced_step(self.spec, point), {axis: getattr(point, axis) for axis in AXES})
         rungs = self.solo_rungs if alone else rungs_of(pace)
         step, solo = pace.prepared.step, self.solo.prepared.step
         counted = step.model_flops and solo.model_flops  # without FLOPs samples take their place: ratios do not depend on the unit

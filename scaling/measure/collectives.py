@@ -35,12 +35,15 @@ class CollectiveCounter(StepObserver):  # type: ignore[no-untyped-call]  # as to
 
     Args:
         degrees: Size of each mesh axis by name, outermost first.
+
+    Attributes:
+        calls: Axis, kind and payload of each call, in order.
     """
 
     def __init__(self, degrees: Mapping[str, int]) -> None:
         super().__init__()
         self._degrees = degrees
-        self._calls: dict[tuple[str, str], list[int]] = {}
+        self.calls: list[tuple[str, str, int]] = []
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator and note it if it is a collective."""
@@ -51,9 +54,11 @@ class CollectiveCounter(StepObserver):  # type: ignore[no-untyped-call]  # as to
 
     def collectives(self) -> tuple[Collective, ...]:
         """Return what was counted, sorted by axis and kind."""
+        payloads: dict[tuple[str, str], list[int]] = {}
+        for axis, kind, payload in self.calls:
+            payloads.setdefault((axis, kind), []).append(payload)
         return tuple(
-            Collective(kind=kind, axis=axis, calls_per_step=len(payloads), payload_bytes_per_step=sum(payloads))
-            for (axis, kind), payloads in sorted(self._calls.items())
+            Collective(kind=kind, axis=axis, calls_per_step=len(sizes), payload_bytes_per_step=sum(sizes)) for (axis, kind), sizes in sorted(payloads.items())
         )
 
     def _note(self, func: Any, group: dist.ProcessGroup, buffers: Sequence[Any]) -> None:
@@ -61,4 +66,4 @@ class CollectiveCounter(StepObserver):  # type: ignore[no-untyped-call]  # as to
         if len(ranks) > 1:
             kind = kind_of(func._opname)
             payload = 0 if kind == "barrier" else payload_bytes(buffers)
-            self._calls.setdefault((axis_of(ranks, self._degrees), kind), []).append(payload)
+            self.calls.append((axis_of(ranks, self._degrees), kind, payload))

@@ -66,11 +66,12 @@ def speedup(point: PointResult) -> float | None:
 
 
 def named_shares(point: PointResult) -> tuple[NamedShare, ...]:
-    """Return the shares that may be called causes, the largest first."""
+    """Return the shares that may be called causes, the largest first; a prediction has no noise that could feign one."""
     found = []
+    predicted = point.source == "predicted"
     for name in SHARES:
         value, ends = point.loss.get(name), point.loss_interval.get(name)
-        if value is not None and ends is not None and value > MATTERS and ends[0] > 0:
+        if value is not None and ends is not None and value > MATTERS and (predicted or ends[0] > 0):
             found.append(NamedShare(name, value, ends))
     return tuple(sorted(found, key=lambda share: -share.value))
 

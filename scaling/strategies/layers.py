@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from scaling.spec import PointSpec
 from scaling.strategies import pipeline
+from scaling.strategies.layout import Arrangement
 from scaling.strategies.placed import Placed, Workload
 
 AXES = pipeline.AXES
@@ -25,6 +26,11 @@ def apply(workload: Workload, mesh: DeviceMesh, *, split: Sequence[int] | None =
         others: Options of the strategy it is multiplied with, by the names in ``scaling.strategies.options.Options``.
     """
     return pipeline.apply(workload, mesh, schedule="gpipe", microbatches=1, split=split, **others)
+
+
+def arrangement(*, split: Sequence[int] | None = None, **_others: Any) -> Arrangement:
+    """Return what ``apply`` makes of these options, as ``pipeline.arrangement`` does."""
+    return pipeline.arrangement(schedule="gpipe", microbatches=1, split=split)
 
 
 def check(model: nn.Module, point: PointSpec, **arguments: Any) -> None:

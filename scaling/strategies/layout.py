@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
@@ -15,6 +15,16 @@ SCHEDULES: dict[str, Any] = {
     "1f1b": Schedule1F1B,  # Narayanan et al. 2019, PipeDream, arXiv 1806.03377
     "interleaved_1f1b": ScheduleInterleaved1F1B,  # Narayanan et al. 2021, arXiv 2104.04473
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """How a pipeline works: the options of ``pipeline`` that say so, as asked for."""
+
+    schedule: str = "1f1b"
+    microbatches: int = 4
+    virtual_stages: int | None = None
+    split: tuple[int, ...] | None = None
 
 
 def check_schedule(schedule: str, microbatches: int, virtual_stages: int | None, ranks: int, samples: int) -> None:
@@ -64,36 +74,3 @@ def check_blocks(blocks: int, stages: int, split: Sequence[int] | None) -> None:
         raise UserError(f"{stages} stages (pp x virtual_stages) need as many repeated blocks, and this model has {blocks}: use at most {blocks} stages")
     if split is not None and (len(split) != stages or sum(split) != blocks or min(split) < 1):
         raise UserError(f"strategy.split={list(split)} must give each of the {stages} stages at least one of the model's blocks, and all {blocks} together")
-
-
-def balance(costs: Sequence[int], stages: int) -> tuple[int, ...]:
-    """Cut a chain of units into stages so that the dearest stage costs least, and among such cuts the most even.
-
-    Args:
-        costs: Cost of each unit, in order.
-        stages: Stages, each of at least one unit.
-
-    Returns:
-        Units of each stage.
-
-    Raises:
-        ValueError: There are fewer units than stages.
-    """
-    if not 1 <= stages <= len(costs):
-        raise ValueError(f"cannot cut {len(costs)} units into {stages} stages")
-    total = [0, *itertools.accumulate(costs)]
-    limit, _ = _best(total, stages, lambda cost, rest: max(cost, rest))
-    _, cuts = _best(total, stages, lambda cost, rest: cost**2 + rest if cost <= limit else float("inf"))
-    return cuts
-
-
-def _best(total: Sequence[int], stages: int, join: Callable[[int, float], float]) -> tuple[float, tuple[int, ...]]:
-    """Return the least cost of a cut, where ``join(cost of a stage, cost of those before)`` adds a stage, and its sizes."""
-    units = len(total) - 1
-    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0, ())}
-    for stage in range(1, stages + 1):
-        best = {
-            end: min((join(total[end] - total[start], best[start][0]), (*best[start][1], end - start)) for start in best if start < end)
-            for end in range(stage, units - (stages - stage) + 1)
-        }
-    return best[units]

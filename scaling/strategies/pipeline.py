@@ -16,10 +16,11 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from torch.optim import Optimizer
 
 from scaling.errors import UserError
+from scaling.schedule.balance import balance
 from scaling.schedule.walk import Action
 from scaling.spec import PointSpec
 from scaling.strategies.anatomy import dissect
-from scaling.strategies.layout import SCHEDULES, balance, check_blocks, check_schedule, stages_of
+from scaling.strategies.layout import SCHEDULES, Arrangement, check_blocks, check_schedule, stages_of
 from scaling.strategies.mesh import FAKE
 from scaling.strategies.neighbours import DeafStage, NeighbourStage, SharedGradients, shared_weights
 from scaling.strategies.options import Options
@@ -114,6 +115,13 @@ def check(
         raise UserError("strategy.pp=1 leaves one stage, which is no pipeline: use strategy.pp=2 or more, or strategy=ddp")
     check_schedule(schedule, microbatches, virtual_stages, point.pp, point.batch.micro_batch)
     check_blocks(len(repeated_blocks(model)), stages_of(schedule, virtual_stages, point.pp), split)
+
+
+def arrangement(
+    *, schedule: str = "1f1b", microbatches: int = 4, virtual_stages: int | None = None, split: Sequence[int] | None = None, **_others: Any
+) -> Arrangement:
+    """Return what ``apply`` makes of these options, for whoever needs the order of the work and not the work."""
+    return Arrangement(schedule=schedule, microbatches=microbatches, virtual_stages=virtual_stages, split=None if split is None else tuple(split))
 
 
 def actions_of(plan: Any, rank: int, optimizer_stage: int, batches: int) -> tuple[Action, ...]:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import yaml
 from torch import nn
 
-from scaling.measure.collectives import collectives_of_step
+from scaling.measure.collectives import CollectiveCounter
 from scaling.measure.memory import memory_of_step
 from scaling.paths import conf
 from scaling.spec import BatchSpec, PointSpec, TargetSpec, TensorSpec
@@ -59,7 +59,7 @@ def look(case: dict[str, Any], world_size: int) -> dict[str, Any] | None:
         task=task,
         optimizer=case.get("optimizer", "sgd"),
         learning_rate=0.01,
-        precision=on_cpu("fp32", frozenset()),
+        precision=on_cpu(case.get("precision", "fp32"), frozenset()),
         batches=make_batches(task, MICRO_BATCH, accumulation, 0, point.data_rank(dist.get_rank()), "cpu"),
         on_phase=lambda _phase: None,
         tensor=tensor,
@@ -68,8 +68,11 @@ def look(case: dict[str, Any], world_size: int) -> dict[str, Any] | None:
     step = apply(workload, mesh, **case.get("options", {})).step
     for _ in range(3):
         step()
-    collectives = [asdict(entry) for entry in collectives_of_step(step, point)]
-    return {"collectives": collectives, "memory": asdict(memory_of_step(step, torch.device("cpu")))}
+    counter = CollectiveCounter(point.axes)
+    with counter:
+        step()
+    collectives = [asdict(entry) for entry in counter.collectives()]
+    return {"collectives": collectives, "calls": counter.calls, "memory": asdict(memory_of_step(step, torch.device("cpu")))}
 
 
 def main() -> None:

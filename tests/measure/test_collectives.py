@@ -8,8 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from trace_cases import calls, of_step_case
 
 from scaling.analysis.collectives import accumulation_hint, busiest
+from scaling.predict.tracing import traced_step
 from scaling.step_records import Collective
 from scaling.strategies.exchange import GROUP_ARGUMENTS, KINDS, NAMESPACES, axis_of, kind_of
 
@@ -127,6 +129,28 @@ class TestShardedAndTensorParallel:
         found = exchanged(four, "hybrid")
         assert found["reduce_scatter", "dp_shard"] == (DEPTH + 1, PARAMETER_BYTES)
         assert found["all_reduce", "dp_replicate"] == (DEPTH + 1, PARAMETER_BYTES // 2)
+
+
+@pytest.mark.ranks
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.distributed.optim, when it is imported
+class TestTheTraceSaysTheSame:
+    """What is predicted to be exchanged is what was: call by call, byte by byte."""
+
+    @pytest.mark.parametrize("case", TWO_RANKS)
+    def test_on_two_ranks(self, two: Any, case: str) -> None:
+        self._compare(TWO_RANKS[case], two[case])
+
+    @pytest.mark.parametrize("case", FOUR_RANKS)
+    def test_on_four_ranks(self, four: Any, case: str) -> None:
+        self._compare(FOUR_RANKS[case], four[case])
+
+    def _compare(self, case: dict[str, Any], seen: list[dict[str, Any]]) -> None:
+        step = traced_step(*of_step_case(case, len(seen)), folder=None)
+        for rank, found in enumerate(seen):
+            measured: dict[tuple[str, str], list[int]] = {}
+            for axis, kind, payload in found["calls"]:
+                measured.setdefault((axis, kind), []).append(payload)
+            assert calls(step, rank * len(step.lanes) // len(seen)) == measured
 
 
 class TestMemoryOfStrategies:

@@ -28,7 +28,7 @@ def operators(step: TracedStep, action: Action) -> list[Operator]:
 
 def test_the_layers_of_a_perceptron_are_products_of_known_shape_and_layout() -> None:
     spec, _ = asked("mlp", micro_batch=4)
-    step = traced_solo(spec)
+    step = traced_solo(spec, None)
     forward = [operator for operator in operators(step, Action("F", 0, 0)) if operator.kind == "matmul"]
     backward = [operator for operator in operators(step, Action("B", 0, 0)) if operator.kind == "matmul"]
     assert [(op.shape.m, op.shape.n, op.shape.k, op.layout) for op in forward if op.shape] == [(4, 16, 16, "TN")] * 3 + [(4, 8, 16, "TN")]  # type: ignore[union-attr]
@@ -40,14 +40,14 @@ def test_the_layers_of_a_perceptron_are_products_of_known_shape_and_layout() -> 
 def test_model_flops_are_those_that_the_flop_count_gives(model: str) -> None:
     spec, _ = asked(model, accumulation=2)
     count = count_step(build_task(model_of(model)[0], 0), 4, 2, "cpu")
-    step = traced_solo(spec)
+    step = traced_solo(spec, None)
     assert step.model_flops == count.model
     assert step.hardware_flops == count.model + count.recomputed
     assert step.notes == ()
 
 
 def test_micro_batches_between_the_first_and_the_last_share_a_program() -> None:
-    step = traced_step(*asked("mlp", degrees={"dp_replicate": 2}, accumulation=6))
+    step = traced_step(*asked("mlp", degrees={"dp_replicate": 2}, accumulation=6), folder=None)
     forward = [step.program_of[Action("F", 0, index)] for index in range(6)]
     backward = [step.program_of[Action("B", 0, index)] for index in range(6)]
     assert len(set(forward)) == 1
@@ -57,7 +57,7 @@ def test_micro_batches_between_the_first_and_the_last_share_a_program() -> None:
 
 def test_a_bucket_is_sent_when_its_last_gradient_is_ready_and_awaited_at_the_end() -> None:
     spec, point = asked("mlp", degrees={"dp_replicate": 2}, options={"bucket_mb": 4 * (16 * 16 + 16) / 2**20})
-    step = traced_step(spec, point)
+    step = traced_step(spec, point, None)
     events = step.programs[step.program_of[Action("B", 0, 0)]]
     assert [event.collective.payload_bytes for event in events if isinstance(event, Issue)] == [1632, 1088, 1088]  # head and third layer, second, first
     last = max(index for index, event in enumerate(events) if isinstance(event, Issue))
@@ -86,9 +86,9 @@ CASES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case["degrees"]))
 def test_a_deep_model_drawn_out_is_the_same_as_traced_whole(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     spec, point = asked("gpt", sizes={"layers": 7}, **case)
-    drawn = traced_step(spec, point)
+    drawn = traced_step(spec, point, None)
     monkeypatch.setattr(tracing, "DEPTHS", ())
-    whole = traced_step(spec, point)
+    whole = traced_step(spec, point, None)
     assert (drawn.model_flops, drawn.hardware_flops, drawn.memory) == (whole.model_flops, whole.hardware_flops, whole.memory)
     for action in whole.program_of:
         assert [event for event in drawn.programs[drawn.program_of[action]] if not isinstance(event, Compute)] == [

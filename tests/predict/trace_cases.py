@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import yaml
 
 from scaling.paths import conf
+from scaling.predict.traced import Issue, TracedStep
 from scaling.spec import BatchSpec, MeasureSpec, PointSpec, RunSpec, TargetSpec, TensorSpec, WorkloadSpec
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -78,3 +80,35 @@ def asked(
         affinity=(),
     )
     return spec, point
+
+
+def of_step_case(case: dict[str, Any], gpus: int) -> tuple[RunSpec, PointSpec]:
+    """Return the spec of a case that real ranks run (``tests/measure/step_cases.py``)."""
+    tensor = TensorSpec()
+    if "model" in case:
+        content = yaml.safe_load((conf() / "model" / f"{case['model']}.yaml").read_text(encoding="utf-8"))
+        tensor = TensorSpec(plan=content.get("tp_plan", {}), preparation=content.get("tp_preparation", ""))
+    options = {name: case[name] for name in ("recompute", "precision", "optimizer") if name in case}
+    spec, point = asked(
+        "mlp", case["strategy"], case["degrees"], accumulation=case.get("accumulation", 1), options=case.get("options", {}), **{"optimizer": "sgd", **options}
+    )
+    assert point.gpus == gpus
+    model = TargetSpec(name="case", target=case["target"], arguments=case.get("arguments", {}))
+    return replace(spec, workload=replace(spec.workload, model=model, tensor=tensor)), point
+
+
+def calls(step: TracedStep, lane: int) -> dict[tuple[str, str], list[int]]:
+    """Return the payloads that a rank of a lane exchanges in a step, by axis and kind, in order."""
+    found: dict[tuple[str, str], list[int]] = {}
+    last = len(step.boundary_bytes)
+    for action in step.lanes[lane]:
+        sends, receives = (action.stage < last, action.stage > 0) if action.kind == "F" else (action.stage > 0, action.stage < last)
+        for kind, crosses, boundary in (("recv", receives, action.stage - (action.kind == "F")), ("send", sends, action.stage - (action.kind == "B"))):
+            if crosses and action.kind != "O":
+                found.setdefault(("pp", kind), []).append(step.boundary_bytes[boundary])
+        for event in step.programs[step.program_of[action]]:
+            if isinstance(event, Issue):
+                both = ("send", "recv") if event.collective.kind == "send_recv" else (event.collective.kind,)
+                for kind in both:
+                    found.setdefault((event.collective.axis, kind), []).append(event.collective.payload_bytes)
+    return found

@@ -61,6 +61,11 @@ def test_a_predicted_point_never_reads_like_a_measured_one(predicted, make_resul
     assert all(name.startswith("predicted_") for name in scalars(result.points[1]))
 
 
+def test_the_cause_of_a_predicted_loss_is_named_however_wide_its_interval(predicted, make_result):
+    wide = predicted(4, 0.3, "communication", loss_interval={"exposed_communication": (-0.1, 0.6)})
+    assert verdict(make_result(wide))[0] == "4 cards would deliver (predicted) 2.80x one card; 30 % (-10 to 60) is lost to communication"
+
+
 def test_a_measured_point_shows_what_was_predicted_and_how_far_it_lies_off(make_point, make_result):
     beside = {"step_seconds": 0.1, "step_seconds_low": 0.09, "step_seconds_high": 0.12, "scaling_efficiency": 1.0, "residual": 0.111}
     point = make_point(2, {"exposed_communication": 0.1}, predicted=beside)

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
 from scaling.errors import UserError
+from scaling.schedule.balance import balance
 from scaling.spec import BatchSpec, PointSpec
 from scaling.strategies import layers, pipeline
 from scaling.strategies.anatomy import Anatomy, dissect
-from scaling.strategies.layout import balance, check_schedule
+from scaling.strategies.layout import check_schedule
 from scaling.strategies.neighbours import DeafStage, NeighbourStage, shared_weights
 from scaling.strategies.stages import Stage
 from scaling.workload.flops import count_step

@@ -37,6 +37,11 @@ class Asked:
         model = self.workload.model
         return replace(self, workload=replace(self.workload, model=replace(model, arguments={**model.arguments, argument: blocks})))
 
+    def essence(self) -> Asked:
+        """Return the same without what changes nothing that is recorded: names of files, and the step size."""
+        workload = replace(self.workload, model=replace(self.workload.model, name=""), learning_rate=0.0, compile=False)
+        return replace(self, workload=workload, strategy=self.strategy and replace(self.strategy, name=""))
+
     @property
     def point(self) -> PointSpec:
         """The small world as a point."""

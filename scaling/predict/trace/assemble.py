@@ -68,9 +68,10 @@ def assembled(recording: Recording, rescaling: Rescaling, point: PointSpec, opti
     sources = {action: Action(action.kind, 0, 0 if action.kind == "O" else source_of(action.micro_batch, count, recorded)) for action in actions}
     works = works_of(recording, point, rescaling.shards)
     library = Library()
-    numbers = {
-        source: library.add(_completed(program, source, recording, rescaling, works, point, optimizer)) for source, program in recording.programs.items()
-    }
+    numbers = {}
+    for source, program in recording.programs.items():
+        program = completed(program, source, recording, rescaling, point)
+        numbers[source] = library.add(_optimized(program, recording, works, point, optimizer) if source.kind == "O" else program)
     flops = flops_of([(source, whole.programs[source]) for source in sources.values() if source in whole.programs])
     scale = point.data_parallel
     return TracedStep(
@@ -85,6 +86,8 @@ def assembled(recording: Recording, rescaling: Rescaling, point: PointSpec, opti
         hardware_flops=(flops.model + flops.again) * scale,
         work_share=(1.0,),
         notes=notes_of([recording]),
+        uncounted_ops=recording.uncounted,
+        tokens_per_sample=recording.tokens_per_sample,
     )
 
 
@@ -95,18 +98,17 @@ def works_of(recording: Recording, point: PointSpec, shards: int) -> list[Steppe
     return [optimizers.stepped(recording.parameters, shards)]
 
 
-def _completed(
-    program: Program, action: Action, recording: Recording, rescaling: Rescaling, works: Sequence[Stepped], point: PointSpec, optimizer: OptimizerName
-) -> Program:
-    """Return a program with what no trace shows: DDP's buckets and the optimizer."""
+def completed(program: Program, action: Action, recording: Recording, rescaling: Rescaling, point: PointSpec) -> Program:
+    """Return a forward or backward pass at the degrees of the point, with DDP's buckets."""
     program = rescaling.program(program)
-    if action.kind == "B" and recording.bucket:
-        return with_buckets(program, recording.bucket, point.dp_replicate, DDP_AXIS)
-    if action.kind == "O":
-        most = max(works, key=lambda work: work.elements)
-        stepped = (*program, *optimizers.program_of(optimizer, most))
-        return (*stepped, *optimizers.broadcasts(works, point.dp_replicate, DDP_AXIS)) if recording.sharded_optimizer else stepped
-    return program
+    return with_buckets(program, recording.bucket, point.dp_replicate, DDP_AXIS) if action.kind == "B" and recording.bucket else program
+
+
+def _optimized(program: Program, recording: Recording, works: Sequence[Stepped], point: PointSpec, optimizer: OptimizerName) -> Program:
+    """Return the optimizer's part of a step, which no trace shows."""
+    most = max(works, key=lambda work: work.elements)
+    stepped = (*program, *optimizers.program_of(optimizer, most))
+    return (*stepped, *optimizers.broadcasts(works, point.dp_replicate, DDP_AXIS)) if recording.sharded_optimizer else stepped
 
 
 def memory_of(recording: Recording, rescaling: Rescaling, work: Stepped, optimizer: str, device: str, count: int) -> StageMemory:
@@ -150,6 +152,4 @@ def _bucket_bytes(recording: Recording) -> int:
 
 def notes_of(recordings: Sequence[Recording]) -> tuple[str, ...]:
     """Return what a reader must know of the recordings."""
-    uncounted = sorted({name for recording in recordings for name in recording.uncounted})
-    lines = [f"these operators did arithmetic and have no formula, so FLOPs are a lower bound: {', '.join(uncounted)}"] if uncounted else []
-    return (*lines, *dict.fromkeys(note for recording in recordings for note in recording.notes))
+    return tuple(dict.fromkeys(note for recording in recordings for note in recording.notes))

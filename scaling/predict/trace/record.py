@@ -5,38 +5,66 @@ from __future__ import annotations
 import copy
 import functools
 import pkgutil
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scaling.errors import UserError
 from scaling.predict.trace.asked import Asked
+from scaling.predict.trace.autocast import of_cuda
 from scaling.predict.trace.capture import Capture
 from scaling.predict.trace.chains import linked
 from scaling.predict.trace.concrete import Concrete
 from scaling.predict.trace.held import held_by
 from scaling.predict.trace.recording import Parameter, Recording
-from scaling.predict.trace.replica import Replica
+from scaling.predict.trace.refusals import is_small, reason_of
+from scaling.predict.trace.replica import PartedOptimizer, Replica, reproduced
 from scaling.predict.trace.sleeps import sleeps_noted
-from scaling.strategies import replicate, unsharded
+from scaling.strategies import unsharded
+from scaling.strategies.anatomy import Anatomy
 from scaling.strategies.mesh import FAKE, make_mesh
 from scaling.strategies.placed import Placed, Workload
 from scaling.strategies.scaler import local
 from scaling.workload.precision import RunningPrecision, on_cpu, on_cuda
 from scaling.workload.recompute import prepare_blocks
 from scaling.workload.step import make_batches
-from scaling.workload.task import Task, build_task
+from scaling.workload.task import Batch, Task, build_task
 
 _CUDA_CAPABILITY = (9, 0)
 """Of the card that a trace for CUDA is recorded for: it has units for every precision, so each runs as it was asked for."""
+
+
+def recorded(asked: Asked) -> Recording:
+    """Record a step without data, or a small one with values where the model's control flow needs them.
+
+    Raises:
+        UserError: Neither is possible; the line names the operator and the user's own line.
+    """
+    try:
+        return record(asked)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the reason, a real step has the last word
+        reason = reason_of(error)
+        if not is_small(asked):
+            raise UserError(
+                f"model {asked.workload.model.name} cannot be traced without data: {reason}; its step is too large to run on this CPU instead: "
+                "try a smaller depth or batch, or measure it"
+            ) from error
+        try:
+            recording = record(asked, real=True)
+        except Exception as second:
+            raise UserError(f"model {asked.workload.model.name} cannot be traced: {reason}; nor does a real step run here: {reason_of(second)}") from error
+        return replace(recording, notes=(f"traced on a real step with random values, whose path it then shows: {reason}",))
 
 
 def record(asked: Asked, *, real: bool = False) -> Recording:
@@ -50,7 +78,7 @@ def record(asked: Asked, *, real: bool = False) -> Recording:
         UserError: The strategy cannot be applied.
     """
     mode = None if real else _Shapes()
-    with _world(asked):
+    with _world(asked), _rules(asked):
         task = _task(asked, mode)
         precision = _precision(asked)
         capture = Capture(asked.point.axes, tf32=precision.name == "tf32" and asked.device == "cuda")
@@ -64,8 +92,12 @@ def record(asked: Asked, *, real: bool = False) -> Recording:
             on_phase=capture.enter_phase,
             tensor=asked.workload.tensor,
         )
-        placed = _placed(asked, workload, capture)
-        return _run(placed, workload, capture, nullcontext() if mode is None else mode)
+        placed, cut = _placed(asked, workload, capture)
+        recording = replace(_run(placed, workload, capture, nullcontext() if mode is None else mode), tokens_per_sample=task.tokens_per_sample)
+        if not cut:
+            return recording
+        boundary = 0 if placed.actions[0].stage == asked.point.pp - 1 else cut[0].boundaries[-1].nbytes
+        return replace(recording, units=cut[0].costs, boundary=boundary)
 
 
 def _run(placed: Placed, workload: Workload, capture: Capture, mode: AbstractContextManager[object]) -> Recording:
@@ -90,8 +122,7 @@ def _run(placed: Placed, workload: Workload, capture: Capture, mode: AbstractCon
         held=held_by(capture, gradients, inputs=sum(value.nbytes for value in inputs), buffers=sum(buffer.nbytes for buffer in buffers)),
         groups=groups,
         bucket=next((module.bucket for module in modules if isinstance(module, Replica)), 0),
-        # What tells torch's ``ZeroRedundancyOptimizer``, without importing its module, which takes a second.
-        sharded_optimizer=hasattr(optimizer, "consolidate_state_dict"),
+        sharded_optimizer=isinstance(optimizer, PartedOptimizer),
         uncounted=tuple(sorted(capture.classifier.uncounted)),
     )
 
@@ -149,25 +180,48 @@ def _precision(asked: Asked) -> RunningPrecision:
     return on_cpu(asked.workload.precision, frozenset())
 
 
-def _placed(asked: Asked, workload: Workload, capture: Capture) -> Placed:
+def _placed(asked: Asked, workload: Workload, capture: Capture) -> tuple[Placed, list[Anatomy]]:
+    """Return the strategy's step, and what it found out about the model if it cut it into stages."""
     if asked.strategy is None:
-        return unsharded.apply(workload)
+        return unsharded.apply(workload), []
     apply = functools.partial(pkgutil.resolve_name(asked.strategy.target), **asked.strategy.arguments)
     mesh = make_mesh(asked.point, "cpu", asked.point.gpus)
-    with _ddp_replaced(capture):
+    with reproduced(capture), _anatomy_noted(repr(asked.workload)) as found:
         placed: Placed = apply(workload, mesh)
-    return placed
+    return placed, found
+
+
+_ANATOMIES: dict[tuple[str, str], Anatomy] = {}
+"""By workload and shapes of a micro-batch: the stages of one pipeline are recorded one after the other, and share what was found out."""
 
 
 @contextmanager
-def _ddp_replaced(capture: Capture) -> Iterator[None]:
-    room: Any = replicate
-    original = room.DistributedDataParallel
-    room.DistributedDataParallel = functools.partial(Replica, capture=capture)
+def _anatomy_noted(workload: str) -> Iterator[list[Anatomy]]:
+    """Listen to what a pipeline finds out about its model."""
+    room: Any = sys.modules.get("scaling.strategies.pipeline")
+    found: list[Anatomy] = []
+    if room is None:
+        yield found
+        return
+    original = room.dissect
+
+    def noting(task: Task, batch: Batch, run: Callable[[nn.Module, Batch], Tensor]) -> Anatomy:
+        key = workload, str({name: tuple(value.shape) for name, value in batch.items()})
+        if key not in _ANATOMIES:
+            _ANATOMIES[key] = original(task, batch, run)
+        found.append(_ANATOMIES[key])
+        return found[-1]
+
+    room.dissect = noting
     try:
-        yield
+        yield found
     finally:
-        room.DistributedDataParallel = original
+        room.dissect = original
+
+
+def _rules(asked: Asked) -> AbstractContextManager[None]:
+    """Return the rules of the device under autocast."""
+    return of_cuda() if asked.device == "cuda" and _precision(asked).autocast_dtype is not None else nullcontext()
 
 
 @contextmanager

@@ -103,6 +103,7 @@ class Recording:
         sharded_optimizer: Each rank steps a part of the parameters and sends it to the others.
         uncounted: Operators that did arithmetic and have no formula.
         notes: What a reader must know.
+        tokens_per_sample: ``None`` where samples have no tokens.
     """
 
     programs: Mapping[Action, Program]
@@ -115,3 +116,27 @@ class Recording:
     sharded_optimizer: bool = False
     uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    tokens_per_sample: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What a pipeline does with micro-batches, whatever they are.
+
+    Attributes:
+        stages: Of all ranks together; stage s lies on rank s modulo their number.
+        microbatches: Of one run of the schedule.
+        split: Blocks of each stage, where they were asked for.
+        lanes: The actions of each rank, in order.
+        forward_first: All forward passes of a run come before its backward passes.
+        blocks: Repeated blocks of the model that was looked at.
+        options: Names of the arguments that the strategy takes.
+    """
+
+    stages: int
+    microbatches: int
+    split: tuple[int, ...] | None
+    lanes: tuple[tuple[Action, ...], ...]
+    forward_first: bool
+    blocks: int
+    options: tuple[str, ...]

@@ -1,27 +1,41 @@
-"""``DistributedDataParallel`` without its reducer in C++, which cannot run on tensors without data.
+"""The two parts of torch that cannot run on tensors without data, reproduced: DDP's reducer in C++, and the flat buffers of ZeRO-1.
 
-The one exception among the strategies: everything else is recorded as its own code runs it. Here the moments are recorded at which
-DDP takes a gradient; ``buckets`` puts the copies and all-reduces there. A test compares both with a real run.
+These are the exceptions among the strategies: everything else is recorded as its own code runs it. Here the moments are recorded at
+which DDP takes a gradient; ``buckets`` puts the copies and all-reduces there, and ``optimizers`` the broadcasts of ZeRO-1. A test
+compares them with a real run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
+import scaling.strategies.replicate  # noqa: F401 - its class is replaced below, by name
 from scaling.predict.trace.capture import Capture
 from scaling.predict.trace.classify import Draft
+from scaling.strategies.scaler import local
 
 _BUFFERS_AT_ONCE = 250 * 2**20
 """Bytes of buffers that one broadcast carries (``DistributedDataParallel.broadcast_bucket_size``, torch 2.13)."""
 
 
-class Replica(nn.Module):
+class _Reducer:
+    """What a pipeline's stage tells that the last backward pass comes: that one reduces, as every pass outside ``no_sync`` does."""
+
+    def prepare_for_backward(self, _outputs: list[Tensor]) -> None:
+        """Prepare nothing."""
+
+
+class Replica(DistributedDataParallel):  # so that a pipeline's stage tells it which pass is the last
     """Calls a module as DDP does.
 
     Args:
@@ -33,9 +47,10 @@ class Replica(nn.Module):
     """
 
     def __init__(self, module: nn.Module, *, capture: Capture, process_group: dist.ProcessGroup, bucket_cap_mb: float, **_others: Any) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.module = module
         self.bucket = int(bucket_cap_mb * 2**20)
+        self.reducer: Any = _Reducer()
         self._capture, self._group = capture, process_group
         self._sync = self._sync_before = True
         for parameter in module.parameters():
@@ -69,7 +84,7 @@ class Replica(nn.Module):
 
     def _complete(self, parameter: Tensor) -> None:
         if self._sync and parameter.grad is not None:
-            self._capture.ready(parameter.grad)
+            self._capture.ready(local(parameter.grad))
 
     def _broadcast_buffers(self) -> None:
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
@@ -84,3 +99,28 @@ class Replica(nn.Module):
                 self._capture.wait(self._capture.issue("broadcast", min(size - begin, _BUFFERS_AT_ONCE), self._group))
             for buffer in buffers:
                 self._capture.add(Draft("memory", "ddp.copy_buffer", reads={-1: buffer.nbytes}, writes={number(buffer): buffer.nbytes}))
+
+
+class PartedOptimizer(Optimizer):
+    """Stands for ``ZeroRedundancyOptimizer``: knows the parameters, and is priced from their sizes."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], **_others: Any) -> None:
+        super().__init__(list(parameters), {})
+
+
+@contextmanager
+def reproduced(capture: Capture) -> Iterator[None]:
+    """Let strategies build the reproductions in the place of torch's classes."""
+    twins: dict[str, tuple[str, Any]] = {
+        "scaling.strategies.replicate": ("DistributedDataParallel", functools.partial(Replica, capture=capture)),
+        "scaling.strategies.zero1": ("ZeroRedundancyOptimizer", PartedOptimizer),
+    }
+    rooms: dict[str, Any] = {room: sys.modules[room] for room in twins if room in sys.modules}  # importing the other one would take a second
+    originals = {room: getattr(module, twins[room][0]) for room, module in rooms.items()}
+    for room, module in rooms.items():
+        setattr(module, *twins[room])
+    try:
+        yield
+    finally:
+        for room, module in rooms.items():
+            setattr(module, twins[room][0], originals[room])

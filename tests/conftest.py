@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "measure"), str(HERE / "predict")]  # what tests share lies beside them: step_cases.py, trace_cases.py
 Seen = dict[str, list[dict[str, Any]]]
 Observe = Callable[[int, dict[str, dict[str, Any]]], Seen]
 
@@ -27,9 +29,9 @@ def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+        paths = os.pathsep.join([str(HERE / "measure"), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
         shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size), "PYTHONPATH": paths}
-        command = [sys.executable, str(Path(__file__).with_name("step_cases.py")), str(folder / "cases.json"), str(folder)]
+        command = [sys.executable, str(HERE / "measure" / "step_cases.py"), str(folder / "cases.json"), str(folder)]
         ranks = [
             subprocess.Popen(command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
             for rank in range(world_size)
