@@ -22,8 +22,9 @@ SMALL = {"dp_replicate": 2, "dp_shard": 2}
 """Ranks of the traced world along the axes that are drawn out by arithmetic; ``tp`` changes the shapes and is traced as it is."""
 MICRO_BATCHES = 3
 """Of a step that are traced: the first, one between, and the last."""
-DEPTHS = (2, 3)
-"""Blocks of the shallower of the two models from which a deep one is drawn out; the deeper one has two more."""
+DEPTHS = (2, 3, 4)
+"""Blocks of the shallower of the two models from which a deep one is drawn out; the deeper one has two more. The first and the last
+blocks are special, under products of axes more of them."""
 Recorder = Callable[[Asked], Recording]
 
 
@@ -96,7 +97,7 @@ def _at_depth(asked: Asked, record: Recorder) -> Recording:
     """Return the recording of a step at the model's full depth, from two shallow models where its factory takes a depth."""
     argument = asked.workload.model.depth_argument
     depth = asked.workload.model.arguments.get(argument, 0)
-    for shallow in DEPTHS:
+    for shallow in DEPTHS[len(asked.degrees) > 1 :]:
         if depth <= shallow + 2:
             break
         try:

@@ -11,6 +11,7 @@ from trace_cases import asked, model_of
 
 from scaling.predict import tracing
 from scaling.predict.operators import Operator
+from scaling.predict.trace import record
 from scaling.predict.trace.buckets import assign
 from scaling.predict.traced import Compute, Issue, TracedStep, Wait
 from scaling.predict.tracing import traced_solo, traced_step
@@ -86,7 +87,10 @@ CASES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case["degrees"]))
 def test_a_deep_model_drawn_out_is_the_same_as_traced_whole(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     spec, point = asked("gpt", sizes={"layers": 7}, **case)
+    depths = []
+    monkeypatch.setattr(record, "recorded", lambda wanted: depths.append(wanted.workload.model.arguments["layers"]) or record.record(wanted))
     drawn = traced_step(spec, point, None)
+    assert 7 not in depths
     monkeypatch.setattr(tracing, "DEPTHS", ())
     whole = traced_step(spec, point, None)
     assert (drawn.model_flops, drawn.hardware_flops, drawn.memory) == (whole.model_flops, whole.hardware_flops, whole.memory)

@@ -107,7 +107,7 @@ def completed(program: Program, action: Action, recording: Recording, rescaling:
 def _optimized(program: Program, recording: Recording, works: Sequence[Stepped], point: PointSpec, optimizer: OptimizerName) -> Program:
     """Return the optimizer's part of a step, which no trace shows."""
     most = max(works, key=lambda work: work.elements)
-    stepped = (*program, *optimizers.program_of(optimizer, most))
+    stepped = optimizers.program_with(program, optimizer, most)
     return (*stepped, *optimizers.broadcasts(works, point.dp_replicate, DDP_AXIS)) if recording.sharded_optimizer else stepped
 
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from scaling.predict.operators import Collective, CollectiveKind
 from scaling.predict.trace import streams
 from scaling.predict.trace.classify import Classifier, Draft
-from scaling.predict.trace.recording import Ready
+from scaling.predict.trace.recording import UNSCALING, Ready
 from scaling.predict.trace.storages import Storages
 from scaling.predict.traced import Issue, Wait
 from scaling.schedule.walk import Action
@@ -128,6 +128,9 @@ class Capture(StepObserver):  # type: ignore[no-untyped-call]  # as torch leaves
             return func(*args, **kwargs)
         if func is torch.ops.aten._local_scalar_dense.default and self.kind == "O":
             return 0.0  # a scaler asks whether a gradient was infinite; without data, none was
+        if func._opname == UNSCALING:
+            self.add(Draft("optimizer", UNSCALING))  # its size is known from the parameters, whatever their number here
+            return None
         result = func(*args, **kwargs)
         if func.namespace in NAMESPACES:
             self._exchange(func, args, kwargs, result)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from scaling.predict.operators import Collective, Operator
 from scaling.predict.optimizer import optimizer_step
-from scaling.predict.trace.recording import Parameter, Program
+from scaling.predict.trace.recording import UNSCALING, Item, Parameter, Program
 from scaling.predict.traced import Issue, Wait
 
 _VALUES = {"sgd": 0, "adamw": 2}
@@ -44,11 +44,6 @@ def partition(parameters: Sequence[Parameter], ranks: int) -> list[Stepped]:
     return [stepped(parts[rank], 1) for rank in sorted(parts)]
 
 
-def program_of(name: Literal["sgd", "adamw"], work: Stepped) -> Program:
-    """Return the operators of the optimizer's step."""
-    return optimizer_step(name, work.elements, work.tensors, element_bytes=work.size // max(1, work.elements)) if work.tensors else ()
-
-
 def broadcasts(parts: Sequence[Stepped], group_size: int, axis: str) -> Program:
     """Return ``ZeroRedundancyOptimizer``'s exchange after the step: each rank sends what it stepped, all at once, then all are waited for."""
     exchanges = [
@@ -75,8 +70,18 @@ def scratch_bytes(name: str, work: Stepped) -> int:
     return work.size if name == "adamw" else 0
 
 
-def unscaled(work: Stepped) -> Operator:
-    """Return ``GradScaler``'s pass over the gradients: each is divided and looked at."""
-    return Operator(
-        kind="optimizer", name="aten._amp_foreach_non_finite_check_and_unscale_", bytes_read=work.size, bytes_written=work.size, direction="optimizer"
-    )
+def program_with(program: Program, name: Literal["sgd", "adamw"], work: Stepped) -> Program:
+    """Return an optimizer action with its step, and with what a scaler's pass over the gradients moves.
+
+    Args:
+        program: As recorded: the scaler's operators, and what the ranks exchange before the step.
+        name: Of the optimizer.
+        work: What the rank steps.
+    """
+    stepped = optimizer_step(name, work.elements, work.tensors, element_bytes=work.size // max(1, work.elements)) if work.tensors else ()
+    scaled = [replace(item, bytes_read=work.size, bytes_written=work.size) if _is_scaler(item) and isinstance(item, Operator) else item for item in program]
+    return (*scaled, *stepped)
+
+
+def _is_scaler(item: Item) -> bool:
+    return isinstance(item, Operator) and item.kind == "optimizer" and item.name == UNSCALING

@@ -244,7 +244,7 @@ def _optimized(stages: Sequence[tuple[_Stage, Rescaling]], works: Sequence[Stepp
         program = rescaling.program(stage.recording.programs[Action("O", stage.index, 0)])
         items += [replace(item, number=item.number + first) if isinstance(item, Issue | Wait) else item for item in program]
     work = Stepped(*(sum(getattr(entry, name) for entry in works) for name in ("elements", "tensors", "size")))
-    return (*items, *optimizers.program_of(optimizer, work))
+    return optimizers.program_with(tuple(items), optimizer, work)
 
 
 def _memory(

@@ -111,6 +111,8 @@ def _run(placed: Placed, workload: Workload, capture: Capture, mode: AbstractCon
     inputs = [value for batch in workload.batches for value in batch.values()]
     capture.begin([*(local(parameter) for parameter in parameters), *buffers, *inputs])
     with mode, _Fused(), capture, sleeps_noted(capture):
+        for module in modules:  # what FSDP does once, before its first forward pass, belongs to no step
+            getattr(module, "_get_fsdp_state", lambda: _Ready)()._lazy_init()
         placed.step()
     capture.finish()
     gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
@@ -140,6 +142,12 @@ class _Shapes:
 
     def __exit__(self, *failure: object) -> None:
         self._stack.close()
+
+
+class _Ready:
+    """Stands for the state of a module that FSDP does not manage: nothing is left to do."""
+
+    _lazy_init = staticmethod(lambda: None)
 
 
 def _nothing(*_args: Any, **_named: Any) -> None:

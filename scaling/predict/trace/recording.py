@@ -12,6 +12,8 @@ from scaling.schedule.walk import Action
 
 BEGINS, CONTINUES = 1, 2
 """``Operator.chain`` in a recording: the first link of a chain, and each further one."""
+UNSCALING = "_amp_foreach_non_finite_check_and_unscale_"
+"""``GradScaler``'s pass over the gradients: each is divided and looked at. Recorded without its bytes, which follow from the parameters."""
 
 
 @dataclass(frozen=True, slots=True)
