@@ -13,8 +13,6 @@ from scaling.report.store import validate
 
 # MLflow's client, read here to see what was logged, calls SQLAlchemy in a way that it deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
-CPU = ["hardware=cpu", "hardware.peak_tflops.fp32=0.05", "hardware.memory_bandwidth_gbs=10", "interconnect=gloo"]
-GLOO = "interconnect.rate={latency_us: 50, gbs: 1, spread: 0.3, source: test}"
 LAYERS = ["model=mlp", "model.width=4096", "batch_per_card=4096", "precision=bf16"]
 
 
@@ -70,16 +68,6 @@ def test_another_link_changes_what_the_link_does_and_nothing_else(nvlink: Any, r
     assert sum(slow["loss"].values()) == pytest.approx(1 - slow["scaling_efficiency"])
     assert slow["scaling_efficiency"] < fast["scaling_efficiency"]
     assert slow["limit"] == "communication"
-
-
-def test_a_timed_model_on_a_process_is_predicted_by_arithmetic(run: Callable[..., Any], tmp_path: Path) -> None:
-    asked = ["model=timed", "model.forward_seconds=0.1", "model.backward_seconds=0.2", "grad_accumulation=2", "batch_per_card=16"]
-    found = run(tmp_path, "gpus=[1,2]", *asked, *CPU, GLOO, "tracking.enabled=false")
-    assert found.code == 0, found.err
-    for gpus in (1, 2):  # two micro-batches of 8, the batch for which the seconds hold
-        assert found.point(gpus)["step_seconds"] == pytest.approx(2 * 0.3, rel=0.02)
-    assert found.point(2)["scaling_efficiency"] == pytest.approx(1, rel=0.02)
-    assert found.point(2)["device"] == "cpu"
 
 
 @pytest.mark.parametrize(
