@@ -257,21 +257,21 @@ def _memory(
 ) -> StageMemory:
     """Return what a rank holds: its stages together, and the micro-batches that wait for their backward pass."""
     own = sorted({action.stage for action in lane if action.kind == "F"})
-    parts = [memory_of(stages[index].recording, rescalings[index], works[index], optimizer, device, point.batch.grad_accumulation) for index in own]
-    saved = {index: stages[index].recording.held.saved for index in own}
-    most, in_flight = _most_held(lane, saved)
-    kept = sum(part.parameters + part.optimizer for part in parts)
-    gradients = sum(part.gradients for part in parts)
+    most, in_flight = _most_held(lane, {index: stages[index].recording.held.saved for index in own})
+    count = point.batch.grad_accumulation * pipeline.microbatches
+    parts = [memory_of(stages[index].recording, rescalings[index], works[index], optimizer, device, count, in_flight) for index in own]
+    alone = len(parts) == 1
     temporaries = max(part.temporaries for part in parts)
+    kept = sum(part.parameters + part.optimizer + part.gradients for part in parts)
     return StageMemory(
         parameters=sum(part.parameters for part in parts),
-        gradients=gradients,
+        gradients=sum(part.gradients for part in parts),
         optimizer=sum(part.optimizer for part in parts),
         activations=-(-most // in_flight),
         in_flight=in_flight,
         temporaries=temporaries,
         inputs=parts[0].inputs,
-        peak=kept + gradients + most + temporaries + parts[0].inputs,
+        peak=parts[0].peak if alone else kept + most + temporaries + parts[0].inputs,
     )
 
 
