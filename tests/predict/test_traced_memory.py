@@ -42,7 +42,10 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+FAST = ("mlp", "llama")
+
+
+@pytest.mark.parametrize("case", [case if case in FAST else pytest.param(case, marks=pytest.mark.long) for case in CASES])
 def test_memory_is_that_of_a_real_step(case: str) -> None:
     spec, _ = asked(**CASES[case])
     real, said = measured(spec), traced_solo(spec, None).memory[0]
