@@ -35,7 +35,6 @@ def seen_calls(rank: dict[str, Any]) -> dict[tuple[str, str], list[int]]:
 
 @pytest.mark.long
 @pytest.mark.ranks
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.distributed.optim, when it is imported
 def test_three_models_exchange_what_is_traced_call_by_call(observe: Any) -> None:
     worlds = {
         2: {f"{model}-{name}": step_case(model, name, **case) for model in MODELS for name, case in STRATEGIES.items()},
