@@ -132,7 +132,6 @@ class TestShardedAndTensorParallel:
 
 
 @pytest.mark.ranks
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.distributed.optim, when it is imported
 class TestTheTraceSaysTheSame:
     """What is predicted to be exchanged is what was: call by call, byte by byte."""
 

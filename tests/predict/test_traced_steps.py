@@ -37,7 +37,7 @@ def test_the_layers_of_a_perceptron_are_products_of_known_shape_and_layout() -> 
     assert step.lanes == ((Action("F", 0, 0), Action("B", 0, 0), Action("O", 0, 0)),)
 
 
-@pytest.mark.parametrize("model", ["mlp", "gpt", "bert", "llama", "resnet50"])
+@pytest.mark.parametrize("model", ["mlp", "gpt", "llama", pytest.param("bert", marks=pytest.mark.long), pytest.param("resnet50", marks=pytest.mark.long)])
 def test_model_flops_are_those_that_the_flop_count_gives(model: str) -> None:
     spec, _ = asked(model, accumulation=2)
     count = count_step(build_task(model_of(model)[0], 0), 4, 2, "cpu")
@@ -76,11 +76,12 @@ def test_buckets_are_those_of_torch(limit: int) -> None:
     assert sorted(ours) == sorted(theirs)
 
 
-CASES: list[dict[str, Any]] = [
+CASES: list[Any] = [
     {"strategy": "ddp", "degrees": {"dp_replicate": 2}},
-    {"strategy": "fsdp", "degrees": {"dp_shard": 2}, "accumulation": 2},
-    {"strategy": "tensor", "degrees": {"tp": 2}, "recompute": "full"},
-    {"strategy": "fsdp", "degrees": {"dp_shard": 2, "tp": 2}, "precision": "bf16"},
+    pytest.param({"strategy": "fsdp", "degrees": {"dp_shard": 2}, "accumulation": 2}, marks=pytest.mark.long),
+    pytest.param({"strategy": "tensor", "degrees": {"tp": 2}, "recompute": "full"}, marks=pytest.mark.long),
+    pytest.param({"strategy": "fsdp", "degrees": {"dp_shard": 2, "tp": 2}, "precision": "bf16"}, marks=pytest.mark.long),
+    pytest.param({"strategy": "ddp", "degrees": {"dp_replicate": 2}, "precision": "fp16", "device": "cuda"}, marks=pytest.mark.long),
 ]
 
 

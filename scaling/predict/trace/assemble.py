@@ -111,7 +111,7 @@ def _optimized(program: Program, recording: Recording, works: Sequence[Stepped],
     return (*stepped, *optimizers.broadcasts(works, point.dp_replicate, DDP_AXIS)) if recording.sharded_optimizer else stepped
 
 
-def memory_of(recording: Recording, rescaling: Rescaling, work: Stepped, optimizer: str, device: str, count: int) -> StageMemory:
+def memory_of(recording: Recording, rescaling: Rescaling, work: Stepped, optimizer: str, device: str, count: int, in_flight: int = 1) -> StageMemory:
     """Return what a rank holds.
 
     Args:
@@ -120,27 +120,31 @@ def memory_of(recording: Recording, rescaling: Rescaling, work: Stepped, optimiz
         work: What the rank steps.
         optimizer: Its name.
         device: Whose memory it is.
-        count: Micro-batches of the step.
+        count: Micro-batches of the step whose inputs are cached.
+        in_flight: Micro-batches whose activations are held at the same time, at most.
     """
     held = recording.held
     trained = optimizers.stepped(recording.parameters, rescaling.shards)
     parameters = sum(entry.bytes(rescaling.shards) for entry in recording.parameters)
     state = optimizers.state_bytes(optimizer, work, on_host=device == "cuda")
-    buckets = _bucket_bytes(recording)
+    lasting = _bucket_bytes(recording) + held.buffers
     recorded = sum(action.kind == "F" for action in recording.programs)
     inputs = held.inputs // recorded * count
-    passing = held.peak - held.peak_gradients
+    # Behind the last micro-batch nothing flies any more; every other moment may be met at full flight.
+    flights = [*(in_flight for _ in held.moments[:-1]), 1]
+    extras = [moment.passing - moment.flying * held.saved for moment in held.moments]
+    gradients = [rescaling.part(moment.gradients) if recording.groups else moment.gradients for moment in held.moments]
+    fullest = max(flight * held.saved + extra + gradient for flight, extra, gradient in zip(flights, extras, gradients, strict=True))
     scratch = optimizers.scratch_bytes(optimizer, work) if device == "cuda" else 0
-    fullest = max(passing + rescaling.part(held.peak_gradients) if recording.groups else held.peak, trained.size + scratch)
     return StageMemory(
         parameters=parameters,
         gradients=trained.size,
         optimizer=state,
         activations=held.saved,
-        in_flight=1,
-        temporaries=max(0, passing - held.saved * held.in_flight) + buckets + held.buffers,
+        in_flight=in_flight,
+        temporaries=lasting + max(0, max(flight * held.saved + extra for flight, extra in zip(flights, extras, strict=True)) - in_flight * held.saved),
         inputs=inputs,
-        peak=parameters + state + buckets + held.buffers + inputs + fullest,
+        peak=parameters + state + lasting + inputs + max(fullest, trained.size + scratch),
     )
 
 

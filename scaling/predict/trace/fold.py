@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from scaling.predict.operators import Collective, Operator
-from scaling.predict.trace.recording import Cut, Held, Item, Program, Ready, Recording, Sharded
+from scaling.predict.trace.recording import Cut, Held, Item, Moment, Program, Ready, Recording, Sharded
 from scaling.predict.traced import Issue, Wait
 
 Entry = TypeVar("Entry", bound=Hashable)
@@ -143,11 +143,12 @@ def _held(shallow: Held, deep: Held, more: int) -> Held:
     def line(one: int, other: int) -> int:
         return one + (other - one) * more // 2
 
+    if len(shallow.moments) != len(deep.moments):
+        raise NotFoldable
+    pairs = zip(shallow.moments, deep.moments, strict=True)
     return Held(
         saved=line(shallow.saved, deep.saved),
-        in_flight=shallow.in_flight,
-        peak=line(shallow.peak, deep.peak),
-        peak_gradients=line(shallow.peak_gradients, deep.peak_gradients),
+        moments=tuple(Moment(one.flying, line(one.passing, other.passing), line(one.gradients, other.gradients)) for one, other in pairs),
         inputs=shallow.inputs,
         buffers=line(shallow.buffers, deep.buffers),
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from scaling.predict.trace.capture import Capture
-from scaling.predict.trace.recording import Held
+from scaling.predict.trace.recording import Held, Moment
 
 
 def held_by(capture: Capture, gradients: Sequence[Tensor], *, inputs: int, buffers: int) -> Held:
@@ -22,22 +22,23 @@ def held_by(capture: Capture, gradients: Sequence[Tensor], *, inputs: int, buffe
     log = capture.storages.log
     owned = {capture.storages.number(gradient) for gradient in gradients}
     before = {number for number, _ in log[: capture.log_begin]}
-    passes = [stretch for stretch in capture.stretches if stretch.action.kind != "O"]
-    saved, flying = 0, 0
-    peak = peak_gradients = in_flight = 0
-    current = of_gradients = 0
+    saved = flying = current = of_gradients = 0
+    moments: list[Moment] = []
     position = capture.log_begin
-    for stretch in passes:
-        flying += stretch.action.kind == "F"
+    for stretch in capture.stretches:
+        kind = stretch.action.kind
+        if kind == "O":
+            break
+        flying += kind == "F"
+        fullest = Moment(flying, current - of_gradients, of_gradients)
         for number, more in log[position : stretch.log_end]:
-            if number in before:
-                continue
-            current += more
-            of_gradients += more if number in owned else 0
-            if current > peak:
-                peak, peak_gradients, in_flight = current, of_gradients, flying
+            if number not in before:
+                current += more
+                of_gradients += more if number in owned else 0
+                if current > fullest.passing + fullest.gradients:
+                    fullest = Moment(flying, current - of_gradients, of_gradients)
+        moments.append(fullest)
         position = stretch.log_end
-        if stretch.action.kind == "F" and not saved:
-            saved = current
-        flying -= stretch.action.kind == "B"
-    return Held(saved=saved, in_flight=in_flight, peak=peak, peak_gradients=peak_gradients, inputs=inputs, buffers=buffers)
+        saved = saved or current
+        flying -= kind == "B"
+    return Held(saved=saved, moments=tuple(moments), inputs=inputs, buffers=buffers)

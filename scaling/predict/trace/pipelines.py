@@ -61,13 +61,13 @@ class _Context:
     after: str
 
 
-def _contexts(actions: Sequence[Action], microbatches: int) -> dict[Action, _Context]:
+def _contexts(actions: Sequence[Action], microbatches: int, *, reduces: bool) -> dict[Action, _Context]:
     before: dict[int, str] = {}
     seen: set[tuple[int, str]] = set()
     found = {}
     for action in actions:
         if action.kind != "O":
-            last = action.kind == "B" and action.micro_batch % microbatches == microbatches - 1
+            last = reduces and action.kind == "B" and action.micro_batch % microbatches == microbatches - 1
             found[action] = _Context(action.kind, (action.stage, action.kind) not in seen, last, before.get(action.stage, ""))
             seen.add((action.stage, action.kind))
             before[action.stage] = action.kind
@@ -133,9 +133,14 @@ def _of_rank(world: Asked, stage: int) -> Asked:
     return replace(world, rank=stage * (world.point.gpus // world.degrees["pp"]))
 
 
+def _data_axes(asked: Asked) -> list[str]:
+    """Return the axes along which gradients are reduced."""
+    return [axis for axis in ("dp_shard", "dp_replicate") if asked.degrees.get(axis, 1) > 1]
+
+
 def _few(asked: Asked, pipeline: Pipeline) -> int:
     """Return the micro-batches of a run that are recorded: enough for every context that the axes make a difference in."""
-    data = [axis for axis in ("dp_shard", "dp_replicate") if asked.degrees.get(axis, 1) > 1]
+    data = _data_axes(asked)
     return min(pipeline.microbatches, 5 if "dp_shard" in data else 3 if data else 2)
 
 
@@ -177,7 +182,7 @@ def pipelined(stages: Sequence[_Stage], pipeline: Pipeline, asked: Asked, point:
     again = 0
     for lane in pipeline.lanes:
         found = Flops(0, 0)
-        for action, source in _sources(lane, stages, pipeline, _few(asked, pipeline)).items():
+        for action, source in _sources(lane, stages, pipeline, asked).items():
             number, counted = programs.of(action.stage, source)
             program_of[action] = number
             found = Flops(found.model + counted.model, found.again + counted.again)
@@ -227,12 +232,15 @@ class _Programs:
         return self._known[key]
 
 
-def _sources(lane: Sequence[Action], stages: Sequence[_Stage], pipeline: Pipeline, few: int) -> dict[Action, Action]:
+def _sources(lane: Sequence[Action], stages: Sequence[_Stage], pipeline: Pipeline, asked: Asked) -> dict[Action, Action]:
     """Return which recorded action stands for each pass of a lane: the one in the most similar context."""
-    recorded = {index: _contexts([*stages[index].recording.programs], few) for index in {action.stage for action in lane if action.kind == "F"}}
+    few, reduces = _few(asked, pipeline), bool(_data_axes(asked))
+    recorded = {
+        index: _contexts([*stages[index].recording.programs], few, reduces=reduces) for index in {action.stage for action in lane if action.kind == "F"}
+    }
     return {
         action: max(recorded[action.stage], key=lambda candidate: _likeness(context, recorded[action.stage][candidate]))
-        for action, context in _contexts(lane, pipeline.microbatches).items()
+        for action, context in _contexts(lane, pipeline.microbatches, reduces=reduces).items()
     }
 
 
@@ -259,21 +267,21 @@ def _memory(
 ) -> StageMemory:
     """Return what a rank holds: its stages together, and the micro-batches that wait for their backward pass."""
     own = sorted({action.stage for action in lane if action.kind == "F"})
-    parts = [memory_of(stages[index].recording, rescalings[index], works[index], optimizer, device, point.batch.grad_accumulation) for index in own]
-    saved = {index: stages[index].recording.held.saved for index in own}
-    most, in_flight = _most_held(lane, saved)
-    kept = sum(part.parameters + part.optimizer for part in parts)
-    gradients = sum(part.gradients for part in parts)
+    most, in_flight = _most_held(lane, {index: stages[index].recording.held.saved for index in own})
+    count = point.batch.grad_accumulation * pipeline.microbatches
+    parts = [memory_of(stages[index].recording, rescalings[index], works[index], optimizer, device, count, in_flight) for index in own]
+    alone = len(parts) == 1
     temporaries = max(part.temporaries for part in parts)
+    kept = sum(part.parameters + part.optimizer + part.gradients for part in parts)
     return StageMemory(
         parameters=sum(part.parameters for part in parts),
-        gradients=gradients,
+        gradients=sum(part.gradients for part in parts),
         optimizer=sum(part.optimizer for part in parts),
         activations=-(-most // in_flight),
         in_flight=in_flight,
         temporaries=temporaries,
         inputs=parts[0].inputs,
-        peak=kept + gradients + most + temporaries + parts[0].inputs,
+        peak=parts[0].peak if alone else kept + most + temporaries + parts[0].inputs,
     )
 
 

@@ -6,6 +6,7 @@ import copy
 import functools
 import pkgutil
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -78,7 +79,8 @@ def record(asked: Asked, *, real: bool = False) -> Recording:
         UserError: The strategy cannot be applied.
     """
     mode = None if real else _Shapes()
-    with _world(asked), _rules(asked):
+    with warnings.catch_warnings(), _world(asked), _rules(asked):
+        warnings.simplefilter("ignore")  # of what concerns a step torch warns again when it runs
         task = _task(asked, mode)
         precision = _precision(asked)
         capture = Capture(asked.point.axes, tf32=precision.name == "tf32" and asked.device == "cuda")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from scaling.predict.operators import Operator
 from scaling.predict.traced import Issue, Wait
@@ -69,23 +70,33 @@ class Parameter:
         return self.elements(shards) * self.element
 
 
+class Moment(NamedTuple):
+    """The fullest moment of one forward or backward pass, in bytes beyond what was there before the step.
+
+    Attributes:
+        flying: Micro-batches that had been forward and not yet backward, this one included.
+        passing: Activations and temporary tensors.
+        gradients: Those that the optimizer finds.
+    """
+
+    flying: int
+    passing: int
+    gradients: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """Bytes of storages that are neither parameters nor optimizer state, in one step of a rank.
 
     Attributes:
         saved: Living at the end of the first forward pass of the step and not before it.
-        in_flight: Micro-batches that had been forward and not yet backward at the fullest moment.
-        peak: At the fullest moment of the forward and backward passes, gradients included.
-        peak_gradients: Part of ``peak``.
+        moments: Of each pass, in order; the last one is the backward pass of the last micro-batch.
         inputs: Cached batches of the step.
         buffers: Of the modules.
     """
 
     saved: int
-    in_flight: int
-    peak: int
-    peak_gradients: int
+    moments: tuple[Moment, ...]
     inputs: int
     buffers: int
 

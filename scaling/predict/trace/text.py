@@ -8,7 +8,7 @@ from dataclasses import asdict, astuple
 from typing import Any
 
 from scaling.predict.operators import AttentionShape, Collective, MatmulShape, Operator
-from scaling.predict.trace.recording import Cut, Held, Item, Parameter, Pipeline, Program, Ready, Recording, Sharded
+from scaling.predict.trace.recording import Cut, Held, Item, Moment, Parameter, Pipeline, Program, Ready, Recording, Sharded
 from scaling.predict.traced import Issue, Wait
 from scaling.schedule.walk import Action
 
@@ -50,7 +50,7 @@ def read(text: str) -> Recording | Pipeline:
         programs={Action(kind, stage, index): _program(items, operators) for kind, stage, index, items in raw["programs"]},
         parameters=tuple(map(_parameter, raw["parameters"])),
         groups=tuple(tuple(map(_parameter, group)) for group in raw["groups"]),
-        held=Held(**raw["held"]),
+        held=Held(**{**raw["held"], "moments": tuple(Moment(*moment) for moment in raw["held"]["moments"])}),
         units=tuple(raw["units"]),
         boundary=raw["boundary"],
         bucket=raw["bucket"],
