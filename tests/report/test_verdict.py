@@ -151,3 +151,11 @@ def test_one_card_is_told_what_its_input_costs_too(make_point, make_result):
 def test_lateness_beside_an_imbalance_is_not_put_down_to_the_link(make_point, make_result):
     late = make_point(2, {"exposed_communication": 0.2, "imbalance": 0.2}, late_arrival_seconds=0.05)
     assert "what a steadily slow rank causes of it is imbalance" in verdict(make_result(late))[-1]
+
+
+def test_communication_over_nodes_is_said_to_be_inside_or_between_them(make_point, make_result):
+    split = {"inside_nodes": 0.05, "inside_nodes_interval": (0.04, 0.06), "between_nodes": 0.25, "between_nodes_interval": (0.2, 0.3)}
+    point = make_point(4, {"exposed_communication": 0.3}, nodes=2, exposed_communication_by_link=split)
+    assert "Of the communication, 5 % (4-6) is lost inside nodes and 25 % (20-30) between them" in verdict(make_result(point))
+    alone = make_point(4, {"exposed_communication": 0.3}, nodes=1, exposed_communication_by_link=split)
+    assert not any("inside nodes" in line for line in verdict(make_result(alone)))
