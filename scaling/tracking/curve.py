@@ -29,6 +29,7 @@ _VERSIONS = ("torch", "cuda", "cudnn", "nccl", "driver", "python")
 _NESTED = {
     **{"loss": "loss_{}", "ladder_gflops": "ladder_{}_gflops", "predicted": "predicted_{}"},
     **{"telemetry": "telemetry_{}", "input": "input_{}", "memory": "memory_{}"},
+    "exposed_communication_by_link": "loss_exposed_communication_{}",
 }
 _AT_ONCE = 100  # MLflow's limit of one log_batch call for parameters, the lowest of its limits
 _PARAM_CHARACTERS, _TAG_CHARACTERS, _NAME_CHARACTERS = 6000, 8000, 250  # beyond which MLflow cuts without a word

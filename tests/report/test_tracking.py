@@ -124,6 +124,12 @@ def test_scalars_are_numbers_only_under_their_own_names(make_point):
     assert (found["loss_contention_low"], found["loss_contention_high"]) == (pytest.approx(0.04), pytest.approx(0.10))
     assert found["predicted_step_seconds"] == 0.11
     assert found["sum_of_cards_gflops"] == 48.0
+    split = {"inside_nodes": 0.05, "inside_nodes_interval": None, "between_nodes": 0.25, "between_nodes_interval": (0.2, 0.3)}
+    split_found = scalars(make_point(4, exposed_communication_by_link=split))
+    assert {name for name in split_found if name.startswith("loss_exposed_communication_")} - found.keys() == {
+        "loss_exposed_communication_inside_nodes",
+        "loss_exposed_communication_between_nodes",
+    }
 
 
 def test_nothing_predicted_is_logged_under_a_measured_name(make_point):

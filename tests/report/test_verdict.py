@@ -163,3 +163,11 @@ def test_a_slow_stage_is_first_suspected_of_holding_more_work(make_point, make_r
     slow = Slowest(rank=1, host="box", cause="compute")
     _, advice, *_ = verdict(make_result(make_point(2, {"imbalance": 0.2}, slowest=slow, dp_replicate=1, pp=2)))
     assert "strategy.split" in advice
+
+
+def test_communication_over_nodes_is_said_to_be_inside_or_between_them(make_point, make_result):
+    split = {"inside_nodes": 0.05, "inside_nodes_interval": (0.04, 0.06), "between_nodes": 0.25, "between_nodes_interval": (0.2, 0.3)}
+    point = make_point(4, {"exposed_communication": 0.3}, nodes=2, exposed_communication_by_link=split)
+    assert "Of the communication, 5 % (4-6) is lost inside nodes and 25 % (20-30) between them" in verdict(make_result(point))
+    alone = make_point(4, {"exposed_communication": 0.3}, nodes=1, exposed_communication_by_link=split)
+    assert not any("inside nodes" in line for line in verdict(make_result(alone)))
