@@ -17,7 +17,7 @@ from scaling.points import target_of
 from scaling.report.figures import number
 
 if TYPE_CHECKING:
-    from scaling.records import FlopCount
+    from scaling.step_records import FlopCount
     from scaling.workload.memory import StepMemory
 
 _MEBI = 2**20

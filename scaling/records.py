@@ -65,30 +65,6 @@ class BlockSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlopCount:
-    """Model FLOPs of one step of one unsharded workload on one card.
-
-    Attributes:
-        forward: FLOPs of the forward passes and the loss.
-        backward: FLOPs of the backward passes.
-        recomputed: FLOPs of recomputed forwards; in hardware FLOPs, never in model FLOPs.
-        uncounted_ops: Operators that did arithmetic and have no formula: then ``forward + backward`` is a lower bound.
-        parameters: Elements of all distinct parameters (tied weights once).
-    """
-
-    forward: int
-    backward: int
-    recomputed: int = 0
-    uncounted_ops: tuple[str, ...] = ()
-    parameters: int = 0
-
-    @property
-    def model(self) -> int:
-        """Model FLOPs: the numerator of MFU."""
-        return self.forward + self.backward
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CardInfo:
     """One accelerator, or with ``device=cpu`` one worker process with its cores.
 

@@ -1,4 +1,4 @@
-"""Frozen records of what one step exchanges and what it holds in memory; ``scaling.records`` puts them into results."""
+"""Frozen records of what one step computes, exchanges and holds in memory; ``scaling.records`` puts them into results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,30 @@ from dataclasses import dataclass
 from typing import Literal
 
 MemoryVerdict = Literal["fits", "unreliable", "does_not_fit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlopCount:
+    """Model FLOPs of one step of one unsharded workload on one card.
+
+    Attributes:
+        forward: FLOPs of the forward passes and the loss.
+        backward: FLOPs of the backward passes.
+        recomputed: FLOPs of recomputed forwards; in hardware FLOPs, never in model FLOPs.
+        uncounted_ops: Operators that did arithmetic and have no formula: then ``forward + backward`` is a lower bound.
+        parameters: Elements of all distinct parameters (tied weights once).
+    """
+
+    forward: int
+    backward: int
+    recomputed: int = 0
+    uncounted_ops: tuple[str, ...] = ()
+    parameters: int = 0
+
+    @property
+    def model(self) -> int:
+        """Model FLOPs: the numerator of MFU."""
+        return self.forward + self.backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from scaling.errors import UserError
 from scaling.measure.baseline import SoloPlan
-from scaling.records import FlopCount, RankReport
-from scaling.step_records import Collective, MemoryUse
+from scaling.records import RankReport
+from scaling.step_records import Collective, FlopCount, MemoryUse
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,9 +20,9 @@ from scaling.measure.preparation import Preparation, require_equal_specs, tuples
 from scaling.measure.ranks import Observer, Ranks
 from scaling.measure.residency import TAKE_TURNS, MemoryState, Residency
 from scaling.measure.rounds import Block, blocks_of_point, blocks_of_round, carrier, fed_block, programs, together
-from scaling.records import BlockSample, FlopCount, RankReport
+from scaling.records import BlockSample, RankReport
 from scaling.spec import PointSpec, RunSpec
-from scaling.step_records import Collective, MemoryUse
+from scaling.step_records import Collective, FlopCount, MemoryUse
 
 _WINDOW = 5
 _STEADY = 0.05

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from scaling.records import FlopCount
+from scaling.step_records import FlopCount
 from scaling.workload.arithmetic import is_arithmetic
 from scaling.workload.flop_formulas import FORMULAS, KERNEL_RECOMPUTATION
 from scaling.workload.rehearsal import rehearse

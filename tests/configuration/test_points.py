@@ -180,6 +180,11 @@ def test_predicted_machines_are_filled_rank_by_rank() -> None:
     assert choice.spec.device == "cuda"
 
 
+def test_predicted_machines_hold_eight_cards_or_as_many_as_the_nodes_asked_for_need() -> None:
+    assert [point.nodes for point in choice_of("source=predict", "gpus=[8,16]", "network=ib_hdr").spec.points] == [1, 2]
+    assert [point.nodes for point in choice_of("source=predict", "gpus=[4,16]", "network=ib_hdr", "nodes=4").spec.points] == [1, 4]
+
+
 @pytest.mark.parametrize(
     ("overrides", "machine", "expected"),
     [
@@ -187,7 +192,6 @@ def test_predicted_machines_are_filled_rank_by_rank() -> None:
         (["source=both", "gpus=8"], FOUR_CARDS, ["gpus=8", "4 CUDA cards"]),
         (["interconnect=nvlink"], TWO_CORES, ["gpus=4", "number of cards"]),
         (["interconnect=nvlink", "gpus=16"], TWO_CORES, ["gpus=16", "2 machines of gpus_per_node=8", "network=ib_ndr", "gpus_per_node=16"]),
-        (["source=predict", "gpus=16", "network=ib_ndr", "nodes=4"], TWO_CORES, ["nodes=4", "2 machines", "leave nodes out"]),
         (["source=predict", "gpus=2", "device=cpu"], TWO_CORES, ["hardware=cpu", "memory_bandwidth_gbs"]),
         (["source=both", "gpus=2"], TWO_CORES, ["hardware=cpu"]),
         (["source=predict", "gpus=2", "input=loader"], TWO_CORES, ["input=loader"]),

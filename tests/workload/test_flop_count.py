@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from scaling.records import FlopCount
+from scaling.step_records import FlopCount
 from scaling.workload import rehearsal
 from scaling.workload.flops import count_step
 from scaling.workload.language import gpt

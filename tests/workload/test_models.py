@@ -11,8 +11,8 @@ import torch
 import yaml
 
 from scaling.paths import conf
-from scaling.records import FlopCount
 from scaling.spec import TargetSpec
+from scaling.step_records import FlopCount
 from scaling.workload.flops import count_step
 from scaling.workload.precision import resolve
 from scaling.workload.step import TrainStep, make_batches

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from scaling.errors import UserError
-from scaling.records import FlopCount
+from scaling.step_records import FlopCount
 from scaling.workload.blocks import repeated_blocks
 from scaling.workload.flops import count_step
 from scaling.workload.language import bert, gpt
