@@ -217,12 +217,10 @@ def _launcher(config: RunConfig) -> Launcher:
 def _check(spec: RunSpec, launcher: Launcher) -> None:
     """Refuse, before any process starts, what the launcher cannot start, a model that cannot be called, and a strategy that cannot spread it."""
     from scaling.strategies.fit import check_strategy
-    from scaling.workload.task import check_model
 
     launcher.check(spec.world_size)
     if isinstance(launcher, ClusterLauncher):
         launcher.check_room(spec)
-    check_model(spec.workload.model)
     check_strategy(spec)
 
 
