@@ -232,7 +232,7 @@ def _dry_run(spec: RunSpec, launcher: Launcher) -> list[str]:
 
     blocks = blocks_of_round(spec, spec.points, 0, _hosts(spec))
     lines = [
-        f"point {point.name}: {point.gpus} cards on {point.nodes} {'node' if point.nodes == 1 else 'nodes'}, {point.batch.batch_global} samples a step"
+        f"point {point.name}: {point.gpus} cards{f' on {point.nodes} nodes' if point.nodes > 1 else ''}, {point.batch.batch_global} samples a step"
         for point in spec.points
     ]
     lines += [f"block of round 1: {block.rung} {block.point} on ranks {', '.join(map(str, block.ranks))}".replace("  ", " ") for block in blocks]
