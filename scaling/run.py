@@ -261,7 +261,7 @@ def _dry_run(choice: Choice, launcher: Launcher | None) -> list[str]:
 
     spec = choice.spec
     lines = [
-        f"point {point.name}: {point.gpus} cards on {point.nodes} {'node' if point.nodes == 1 else 'nodes'}, {point.batch.batch_global} samples a step"
+        f"point {point.name}: {point.gpus} cards{f' on {point.nodes} nodes' if point.nodes > 1 else ''}, {point.batch.batch_global} samples a step"
         for point in spec.points
     ]
     if launcher is None:
