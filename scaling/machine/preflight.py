@@ -62,14 +62,3 @@ def compiler_problems(environ: Mapping[str, str] = os.environ) -> list[str]:
     if shutil.which(compiler, path=environ.get("PATH")) is not None:
         return []
     return [f"compile=true needs a C++ compiler, and {compiler!r} is not found; install g++ or set CXX, or use compile=false"]
-
-
-def _is_local(address: str) -> bool:
-    """Only an address of this host can be bound to."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
