@@ -54,13 +54,18 @@ def predicted_result(oracle: Oracle, forecasts: Sequence[Forecast], *, created: 
 def beside(result: RunResult, forecasts: Sequence[Forecast]) -> RunResult:
     """Return a measured curve with what was predicted for each point, and how far the measurement lies from it."""
     by_gpus = {found.point.gpus: found for found in forecasts}
-    return replace(result, points=tuple(replace(point, predicted=_predicted(point, by_gpus[point.gpus])) for point in result.points))
+    return replace(result, points=tuple(_beside(point, by_gpus[point.gpus]) for point in result.points))
 
 
 def write_timelines(forecasts: Sequence[Forecast], folder: Path) -> None:
     """Write each point's step as ``timeline-<point>.json``, which Perfetto opens."""
     for found in forecasts:
         (folder / f"timeline-{found.point.name}.json").write_text(json.dumps(timeline(found.pace, found.point.name)), encoding="utf-8")
+
+
+def _beside(point: PointResult, found: Forecast) -> PointResult:
+    assumed = (f"for the prediction beside it {entry}" for entry in found.assumed)
+    return replace(point, predicted=_predicted(point, found), notes=(*point.notes, *assumed))
 
 
 def _predicted(point: PointResult, found: Forecast) -> dict[str, float | None]:
@@ -111,7 +116,7 @@ def _point(oracle: Oracle, found: Forecast) -> PointResult:
         collectives=_collectives(found.pace.prepared),
         memory=found.memory,
         limit=limit_of(found.rungs.parts, found.ladder.shares if found.ladder else {}),
-        notes=tuple(dict.fromkeys([*equipment.assumed, *_NOTES, *step.notes, *_origins(found), *notes])),
+        notes=tuple(dict.fromkeys([*found.assumed, *_NOTES, *step.notes, *_origins(found), *notes])),
         **rate,
     )
 

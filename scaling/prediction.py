@@ -30,6 +30,7 @@ class Forecast:
         pace: Its step on the equipment.
         rungs: Of that step.
         ladder: Against the cards alone; ``None`` for one card.
+        assumed: What nobody named of the equipment, in words.
     """
 
     point: PointSpec
@@ -37,6 +38,7 @@ class Forecast:
     rungs: Rungs
     ladder: Ladder | None
     memory: MemoryForecast
+    assumed: tuple[str, ...] = ()
 
     @property
     def step(self) -> TracedStep:
@@ -87,7 +89,7 @@ class Oracle:
             )
         communicates = bool(pace.prepared.collectives or pace.prepared.order.transfers)
         memory = forecast(step.memory, self.equipment.card, batch_per_card=point.batch_per_card, communicates=communicates)
-        return Forecast(point, pace, rungs, ladder, memory)
+        return Forecast(point, pace, rungs, ladder, memory, self.equipment.assumed)
 
     def _check(self, point: PointSpec) -> None:
         """Refuse, before anything is traced, links that the cards lack and groups that no price is known for."""

@@ -17,6 +17,8 @@ from scaling.points import Machine, resolve
 from scaling.spec import RunSpec
 
 TWO_CORES = Machine(cores=(0, 1), gpus=())
+UNKNOWN = Machine(cores=(0, 1), gpus=("Odd GPU", "Odd GPU"), interconnect="pcie", hardware=(None, None))
+MIXED = Machine(cores=(0, 1), gpus=("Tesla T4", "NVIDIA A10"), interconnect="pcie", hardware=("t4", "a10"))
 EIGHT_CORES = Machine(cores=tuple(range(8)), gpus=())
 FOUR_CARDS = Machine(cores=tuple(range(16)), gpus=("NVIDIA H100 80GB HBM3",) * 4, interconnect="nvlink", hardware=("h100_sxm_80g",) * 4)
 
@@ -174,6 +176,12 @@ def test_what_is_here_is_measured_and_both_predicts_beside_it() -> None:
     assert (beside.measured, beside.spec.device, str(beside.equipment)) == (True, "cpu", "cpu over gloo")
 
 
+def test_only_the_cards_that_a_curve_takes_must_be_of_one_kind_and_what_is_here_is_not_assumed() -> None:
+    equipment = choice_of("source=both", "gpus=1", machine=MIXED).equipment
+    assert equipment is not None
+    assert (equipment.card.name, equipment.assumed) == ("t4", ())
+
+
 def test_predicted_machines_are_filled_rank_by_rank() -> None:
     choice = choice_of("source=predict", "gpus=[4,16,20]", "network=ib_hdr", "gpus_per_node=8")
     assert [point.nodes for point in choice.spec.points] == [1, 2, 3]
@@ -197,6 +205,10 @@ def test_predicted_machines_hold_eight_cards_or_as_many_as_the_nodes_asked_for_n
         (["source=predict", "gpus=2", "input=loader"], TWO_CORES, ["input=loader"]),
         (["interconnect=nvlink", "device=cpu", "gpus=2"], FOUR_CARDS, ["interconnect=nvlink", "never labelled"]),
         (["gpus=3"], TWO_CORES, ["gpus=3", "2 cores"]),
+        (["source=both", "gpus=2"], UNKNOWN, ["'Odd GPU'", "hardware/odd_gpu.yaml", "hardware=h100_sxm_80g"]),
+        (["interconnect=nvlink", "gpus=2"], UNKNOWN, ["'Odd GPU'", "hardware/odd_gpu.yaml", "hardware=h100_sxm_80g"]),
+        (["source=both", "gpus=2"], MIXED, ["t4 and a10", "hardware=t4", "CUDA_VISIBLE_DEVICES"]),
+        (["gpus=8"], MIXED, ["t4 and a10", "hardware=t4"]),
     ],
 )
 def test_what_can_be_neither_measured_nor_predicted_is_refused(overrides: list[str], machine: Machine, expected: list[str]) -> None:
