@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,10 +140,10 @@ def test_a_bad_request_is_one_line_that_says_what_was_given_and_what_is_allowed(
         assert part in line, line
 
 
-def choice_of(*overrides: str, machine: Machine = TWO_CORES) -> Choice:
+def choice_of(*overrides: str, machine: Machine = TWO_CORES, others: Sequence[Machine] = ()) -> Choice:
     with initialize_config_dir(str(paths.conf()), version_base="1.3"):
         container: Any = OmegaConf.to_container(compose("run", overrides=["model=mlp", *overrides]), resolve=True)
-    return choose(load(container), machine, run_id="test")
+    return choose(load(container), machine, run_id="test", others=others)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +183,17 @@ def test_only_the_cards_that_a_curve_takes_must_be_of_one_kind_and_what_is_here_
     assert (equipment.card.name, equipment.assumed) == ("t4", ())
 
 
+def test_a_network_may_be_named_where_several_nodes_measure_and_both_predicts_their_layout() -> None:
+    assert [point.nodes for point in spec_of("network=ib_ndr", "gpus=[4,8]", "source=measure", machine=FOUR_CARDS, others=[FOUR_CARDS]).points] == [1, 2]
+    choice = choice_of("source=both", "network=ib_ndr", "gpus=[4,8]", machine=FOUR_CARDS, others=[FOUR_CARDS])
+    assert choice.measured
+    assert choice.equipment is not None
+    assert (str(choice.equipment), choice.equipment.cards_per_node) == ("h100_sxm_80g over nvlink and ib_ndr", 4)
+    twelve = choice_of("source=both", "gpus=12", machine=replace(FOUR_CARDS, gpus=FOUR_CARDS.gpus * 3, hardware=FOUR_CARDS.hardware * 3))
+    assert twelve.equipment is not None
+    assert twelve.equipment.cards_per_node == 12
+
+
 def test_predicted_machines_are_filled_rank_by_rank() -> None:
     choice = choice_of("source=predict", "gpus=[4,16,20]", "network=ib_hdr", "gpus_per_node=8")
     assert [point.nodes for point in choice.spec.points] == [1, 2, 3]
@@ -207,6 +219,7 @@ def test_predicted_machines_hold_eight_cards_or_as_many_as_the_nodes_asked_for_n
         (["gpus=3"], TWO_CORES, ["gpus=3", "2 cores"]),
         (["source=both", "gpus=2"], UNKNOWN, ["'Odd GPU'", "hardware/odd_gpu.yaml", "hardware=h100_sxm_80g"]),
         (["interconnect=nvlink", "gpus=2"], UNKNOWN, ["'Odd GPU'", "hardware/odd_gpu.yaml", "hardware=h100_sxm_80g"]),
+        (["source=both", "gpus=2", "network=ib_ndr"], FOUR_CARDS, ["network=ib_ndr", "leave network out"]),
         (["source=both", "gpus=2"], MIXED, ["t4 and a10", "hardware=t4", "CUDA_VISIBLE_DEVICES"]),
         (["gpus=8"], MIXED, ["t4 and a10", "hardware=t4"]),
     ],
