@@ -20,10 +20,11 @@ from scaling.records import SHARES, Baseline, CardRate, PointResult, RunResult
 from scaling.spec import AXES
 from scaling.step_records import Collective
 
-_NOTES = (
-    "predicted, not measured: contention is taken as 0, for what equal cards take from each other by heat, power and host cannot be known from here",
-    "the largest batch grows activations and inputs alone; temporaries grow with it in part, so the true one is a little smaller",
+_NO_CONTENTION = (
+    "predicted, not measured: contention is taken as 0, for what equal cards take from each other by heat, power and host cannot be known from here"
 )
+_LARGEST_BATCH = "the largest batch grows activations and inputs alone; temporaries grow with it in part, so the true one is a little smaller"
+_NO_MEMORY = "memory withheld: what a process may take of its host's memory was not given; add hardware.memory_gb=..."
 
 
 def predicted_result(oracle: Oracle, forecasts: Sequence[Forecast], *, created: str, command: Sequence[str], config: Mapping[str, Any]) -> RunResult:
@@ -116,7 +117,7 @@ def _point(oracle: Oracle, found: Forecast) -> PointResult:
         collectives=_collectives(found.pace.prepared),
         memory=found.memory,
         limit=limit_of(found.rungs.parts, found.ladder.shares if found.ladder else {}),
-        notes=tuple(dict.fromkeys([*found.assumed, *_NOTES, *step.notes, *_origins(found), *notes])),
+        notes=tuple(dict.fromkeys([*found.assumed, _NO_CONTENTION, _LARGEST_BATCH if found.memory else _NO_MEMORY, *step.notes, *_origins(found), *notes])),
         **rate,
     )
 

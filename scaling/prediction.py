@@ -30,6 +30,7 @@ class Forecast:
         pace: Its step on the equipment.
         rungs: Of that step.
         ladder: Against the cards alone; ``None`` for one card.
+        memory: Of its fullest rank; ``None`` where the memory of a card is not known.
         assumed: What nobody named of the equipment, in words.
     """
 
@@ -37,7 +38,7 @@ class Forecast:
     pace: Pace
     rungs: Rungs
     ladder: Ladder | None
-    memory: MemoryForecast
+    memory: MemoryForecast | None
     assumed: tuple[str, ...] = ()
 
     @property
