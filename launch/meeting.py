@@ -71,7 +71,10 @@ def receive_nodes(address: str, port: int, nodes: int, seconds: float, facts: Fa
                 _refuse(came, problem)
     order = _in_order(came)
     for number, arrival in enumerate(order, start=1):
-        arrival.line.send({"welcome": number})
+        try:
+            arrival.line.send({"welcome": number})
+        except LineClosed as error:
+            _refuse(came, f"{arrival.facts['host']} joined and was gone ({error}) before all nodes had come; its own message says why")
     return order
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from launch import ray_cluster
 from launch.ray_need import Card, Need, Node, need_of
-from launch.ray_ranks import Actor, RayRanks
+from launch.ray_ranks import Actor, RayRanks, words
 from launch.ray_seat import Place, Seat
 from scaling import spec as specs
-from scaling.errors import UserError
+from scaling.errors import RankFailure, UserError
+from scaling.records import PointError
 
 _LOG = logging.getLogger(__name__)
 _ANSWER_SECONDS = 60.0
@@ -190,8 +191,21 @@ def _in_order(nodes: Sequence[Sequence[Actor]], spec_path: Path) -> list[list[tu
     """Return the seats of each node in the order of their cards, as torchrun counts them: rank by rank."""
     digest = specs.digest(spec_path)
     asked = [[(actor, _place(actor, spec_path, digest)) for actor in node] for node in nodes]
-    placed = [[(actor, future.result(_ANSWER_SECONDS)) for actor, future in node] for node in asked]
+    placed = [[(actor, _seated(future)) for actor, future in node] for node in asked]
     return [sorted(node, key=lambda seat: [int(gpu) if gpu.isdigit() else gpu for gpu in seat[1].gpus]) for node in placed]
+
+
+def _seated(future: Future[Place]) -> Place:
+    """Return where an actor came to lie.
+
+    Raises:
+        RankFailure: It died before it could say so, or its working folder could not be set up.
+    """
+    try:
+        return future.result(_ANSWER_SECONDS)
+    except Exception as error:  # whatever Ray raises is the reason
+        reason = PointError(kind="refused", rank=-1, host="a Ray actor", phase="start", step=0, message=words(error), log="")
+        raise RankFailure(reason) from error
 
 
 def _place(actor: Actor, spec_path: Path, digest: str) -> Future[Place]:

@@ -99,7 +99,11 @@ class RayRanks:
         first = self._chairs[0]
         several = len(self._cards_of_node) > 1
         # On one node everything meets on loopback, as under torchrun.
-        meeting = {"MASTER_ADDR": first.place.address if several else LOOPBACK, "MASTER_PORT": str(first.actor.free_port.remote().future().result(seconds))}
+        try:
+            port = first.actor.free_port.remote().future().result(seconds)
+        except Exception as error:  # whatever Ray raises is the reason
+            raise RankFailure(self._error("refused", 0, words(error))) from error
+        meeting = {"MASTER_ADDR": first.place.address if several else LOOPBACK, "MASTER_PORT": str(port)}
         text = spec_path.read_text(encoding="utf-8")
         started = {}
         for rank, chair in self._chairs.items():
@@ -116,7 +120,7 @@ class RayRanks:
             try:
                 self._pids[rank] = future.result(seconds)
             except Exception as error:  # whatever Ray or the seat raises is the reason
-                raise RankFailure(self._error("refused", rank, _words(error))) from error
+                raise RankFailure(self._error("refused", rank, words(error))) from error
         for rank, chair in self._chairs.items():
             self._ends[rank] = self._post(rank, None, chair.actor.ended.remote())
 
@@ -234,7 +238,7 @@ class RayRanks:
 
     def _lost(self, event: _Event) -> PointError:
         """Return the failure of a rank whose actor is gone: killed, or lost with its node."""
-        return self._error("killed", event.rank, f"its Ray actor is gone: {_words(event.future.exception())}")
+        return self._error("killed", event.rank, f"its Ray actor is gone: {words(event.future.exception())}")
 
     def _error(self, kind: FailureKind, rank: int, message: str) -> PointError:
         chair = self._chairs[rank]
@@ -259,7 +263,7 @@ def _result(future: Future[Any], default: Any) -> Any:
         return default
 
 
-def _words(error: BaseException | None) -> str:
+def words(error: BaseException | None) -> str:
     """Return Ray's reason in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = next((line for line in lines if "is dead because" in line), lines[-1] if lines else repr(error))

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from scaling import spec as specs
 from scaling.analysis.probes import ProbeSample
-from scaling.errors import Interrupted, RankFailure
+from scaling.errors import Interrupted, RankFailure, UserError
+from scaling.machine.host import host_name
 from scaling.measure.preparation import Preparation
 from scaling.measure.ranks import Observer, Ranks
 from scaling.measure.rounds import rounds_needed
@@ -87,9 +88,18 @@ def measure(
                     break
                 except _PointsFailed as failure:
                     rounds_done = failure.rounds_done
+                except UserError as refusal:
+                    if not result.launches:
+                        raise
+                    # Ranks that cannot be started again end the points that are left, and nothing that was measured.
+                    result.errors |= {point.name: _refused(refusal) for point in remaining}
     except Interrupted:
         result.interrupted = True
     return result
+
+
+def _refused(refusal: UserError) -> PointError:
+    return PointError(kind="refused", rank=-1, host=host_name(), phase="starting", step=0, message=str(refusal), log="")
 
 
 class _PointsFailed(Exception):  # noqa: N818 - carries how far the launch came

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from scaling.equipment import Equipment
@@ -16,8 +16,9 @@ from scaling.predict.operators import Collective
 from scaling.predict.pace import Pace, Scene
 from scaling.predict.rungs import Rungs, rungs_of
 from scaling.predict.segments import prepare
+from scaling.predict.trace.keep import checked
 from scaling.predict.traced import TracedStep
-from scaling.predict.tracing import traced_solo, traced_step
+from scaling.predict.tracing import FOLDER, traced_solo, traced_step
 from scaling.spec import AXES, PointSpec, RunSpec
 from scaling.step_records import MemoryForecast
 
@@ -56,6 +57,8 @@ class Oracle:
         self._links = Links(card=card, interconnect=equipment.interconnect, network=equipment.network, cards_per_node=equipment.cards_per_node)
         for point in spec.points:
             self._check(point)
+        what = [asdict(spec.workload.model), asdict(spec.workload.tensor), asdict(spec.strategy), [asdict(point) for point in spec.points]]
+        checked(FOLDER, what, self._check_strategy, (spec.workload.model.target, spec.strategy.target))
 
     @cached_property
     def solo(self) -> Pace:
@@ -98,6 +101,12 @@ class Oracle:
         for axis, ranks in point.axes.items():
             probe = Collective(kind="send_recv" if axis == "pp" else "all_reduce", payload_bytes=1, group_size=2 if axis == "pp" else ranks, axis=axis)
             mesh_price(probe, mesh.handover(0, 1) if axis == "pp" else mesh.group(probe), self._links)
+
+    def _check_strategy(self) -> None:
+        """Refuse a model that cannot be called, and a strategy that cannot spread it."""
+        from scaling.strategies.fit import check_strategy  # here, because it imports torch
+
+        check_strategy(self.spec)
 
     def _pace(self, step: TracedStep, degrees: Mapping[str, int]) -> Pace:
         prepared = prepare(step, compiled=self.spec.workload.compile)

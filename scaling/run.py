@@ -217,12 +217,10 @@ def _launcher(config: RunConfig) -> Launcher:
 def _check(spec: RunSpec, launcher: Launcher) -> None:
     """Refuse, before any process starts, what the launcher cannot start, a model that cannot be called, and a strategy that cannot spread it."""
     from scaling.strategies.fit import check_strategy
-    from scaling.workload.task import check_model
 
     launcher.check(spec.world_size)
     if isinstance(launcher, ClusterLauncher):
         launcher.check_room(spec)
-    check_model(spec.workload.model)
     check_strategy(spec)
 
 
@@ -263,7 +261,7 @@ def _dry_run(choice: Choice, launcher: Launcher | None) -> list[str]:
 
     spec = choice.spec
     lines = [
-        f"point {point.name}: {point.gpus} cards on {point.nodes} {'node' if point.nodes == 1 else 'nodes'}, {point.batch.batch_global} samples a step"
+        f"point {point.name}: {point.gpus} cards{f' on {point.nodes} nodes' if point.nodes > 1 else ''}, {point.batch.batch_global} samples a step"
         for point in spec.points
     ]
     if launcher is None:

@@ -143,7 +143,8 @@ def failure(point: PointResult) -> str:
         return f"{cards}: no rank failed, the point was stopped before its first complete round"
     last_line = next((line.strip() for line in reversed(error.message.splitlines()) if line.strip()), "no message")
     who = f"rank {error.rank} on {error.host}" if error.rank >= 0 else error.host
-    return f"{cards} failed: {who} {_DONE[error.kind]} in {error.phase} at step {error.step}: {last_line} (log: {error.log})"
+    log = f" (log: {error.log})" if error.log else ""
+    return f"{cards} failed: {who} {_DONE[error.kind]} in {error.phase} at step {error.step}: {last_line}{log}"
 
 
 def _lost(shares: tuple[NamedShare, ...]) -> str:

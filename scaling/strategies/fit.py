@@ -15,11 +15,11 @@ from torch import nn
 from scaling.errors import UserError
 from scaling.spec import AXES, PointSpec, RunSpec, TargetSpec
 from scaling.strategies.options import NAMES, Options, parse
-from scaling.workload.task import build_task
+from scaling.workload.task import build_task, check_model
 
 
 def check_strategy(spec: RunSpec) -> None:
-    """Check that the strategy exists, takes its arguments, and can spread the model over every point's mesh.
+    """Check that the model can be called, and that the strategy exists, takes its arguments, and can spread the model over every point's mesh.
 
     The module of the strategy may say more: ``AXES``, those that it can spread over (all, if it does not say), and
     ``check(model, point, **arguments)``, which refuses what does not fit.
@@ -27,6 +27,7 @@ def check_strategy(spec: RunSpec) -> None:
     Raises:
         UserError: It cannot; the line lists what is possible.
     """
+    check_model(spec.workload.model)
     points = [point for point in spec.points if point.gpus > 1]
     if not points:
         return

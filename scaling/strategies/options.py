@@ -20,7 +20,7 @@ class Options:
     """Options by the axis that they belong to; one that no axis of the point uses has no effect.
 
     Attributes:
-        bucket_mb: ``dp_replicate`` alone: MiB from which DDP reduces a bucket of gradients (the first is 1 MiB, fixed by torch).
+        bucket_mb: ``dp_replicate`` alone: MiB from which DDP reduces a bucket of gradients.
         static_graph: ``dp_replicate`` alone: the set of used parameters never changes; DDP may then skip its search for unused ones.
         no_sync: Data parallel: under gradient accumulation reduce once a step, in the last micro-batch, and not in each.
         reshard: ``dp_shard``: free gathered parameters after forward and gather them again for backward (ZeRO-3) instead of

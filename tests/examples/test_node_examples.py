@@ -61,7 +61,7 @@ def test_slurm_directives_come_first_and_ask_for_what_the_command_uses() -> None
 def test_the_command_of_the_slurm_job_composes(programs: dict[str, str]) -> None:
     done = run("slurm.sbatch", *SMALL, "precision=fp32", programs=programs)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "point gpus1: 1 cards on 1 node" in done.stdout
+    assert "point gpus1: 1 cards, " in done.stdout
     assert "point gpus2: 2 cards on 2 nodes" in done.stdout
 
 

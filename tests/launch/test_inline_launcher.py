@@ -11,15 +11,16 @@ import pytest
 from launch.inline import InlineLauncher, InlineRanks
 from scaling import spec as specs
 from scaling.errors import Interrupted, RankFailure, UserError
+from scaling.experiment import measure
 from scaling.spec import BatchSpec, MeasureSpec, PointSpec, RunSpec, TargetSpec, WorkloadSpec
 
 BATCH = BatchSpec(batch_global=2, batch_per_data_rank=2, micro_batch=2, grad_accumulation=1)
 TASK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def start(folder: Path, target: str = "scaling.workload.timed:timed", **arguments: Any) -> InlineRanks:
+def spec_of(target: str = "scaling.workload.timed:timed", launches: int = 1, **arguments: Any) -> RunSpec:
     core = min(os.sched_getaffinity(0))
-    spec = RunSpec(
+    return RunSpec(
         run_id="inline",
         device="cpu",
         workload=WorkloadSpec(model=TargetSpec(name="model", target=target, arguments=arguments), precision="fp32", optimizer="sgd", learning_rate=0.1, seed=0),
@@ -32,7 +33,7 @@ def start(folder: Path, target: str = "scaling.workload.timed:timed", **argument
             rounds=1,
             rounds_max=1,
             half_width=0.02,
-            launches=1,
+            launches=launches,
             block_steps=3,
             block_seconds=0.0,
             drop_steps=1,
@@ -47,8 +48,28 @@ def start(folder: Path, target: str = "scaling.workload.timed:timed", **argument
         threads_per_rank=1,
         affinity=((core,),),
     )
-    specs.write(spec, folder / "spec.json")
+
+
+def start(folder: Path, target: str = "scaling.workload.timed:timed", **arguments: Any) -> InlineRanks:
+    specs.write(spec_of(target, **arguments), folder / "spec.json")
     return InlineLauncher().start(folder / "spec.json", folder, 1, timeout=30)
+
+
+class OnlyOnce(InlineLauncher):
+    """Starts ranks once; after that its cards are busy, as those of a cluster may be."""
+
+    started = False
+
+    def start(self, spec_path: Path, folder: Path, world_size: int, timeout: float) -> InlineRanks:
+        if self.started:
+            raise UserError("the cluster is busy")
+        self.started = True
+        return super().start(spec_path, folder, world_size, timeout)
+
+
+class Silent:
+    def update(self, *_: object) -> None:
+        pass
 
 
 def leave() -> None:
@@ -57,6 +78,21 @@ def leave() -> None:
 
 def be_interrupted() -> None:
     raise Interrupted(15)
+
+
+def test_ranks_that_cannot_be_started_again_end_the_points_and_keep_what_was_measured(tmp_path: Path) -> None:
+    for room in ("ranks", "logs"):
+        (tmp_path / room).mkdir()
+    measured = measure(spec_of(launches=2, forward_seconds=0.001, backward_seconds=0.001), tmp_path, OnlyOnce(), Silent(), lambda _samples, _points: False)
+    assert {sample.launch for sample in measured.samples} == {0}
+    assert {name: (error.kind, error.message) for name, error in measured.errors.items()} == {"gpus1": ("refused", "the cluster is busy")}
+
+
+def test_a_first_start_that_is_refused_is_refused(tmp_path: Path) -> None:
+    launcher = OnlyOnce()
+    launcher.started = True
+    with pytest.raises(UserError, match="busy"):
+        measure(spec_of(), tmp_path, launcher, Silent(), lambda _samples, _points: False)
 
 
 def test_the_work_is_done_in_this_process_and_everything_taken_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,21 @@ def kept(folder: Path | None, what: Any, make: Callable[[], Kept], targets: tupl
     return found  # type: ignore[return-value]  # the key says which of the two it is
 
 
+def checked(folder: Path, what: Any, check: Callable[[], None], targets: tuple[str, ...]) -> None:
+    """Check something, unless the same has passed before.
+
+    Args:
+        folder: Where that is remembered.
+        what: As for ``kept``.
+        check: Raises where it does not pass.
+        targets: As for ``kept``.
+    """
+    path = folder / f"{_key(what, targets)}.passed"
+    if not path.exists():
+        check()
+        _write(path, "")
+
+
 def _write(path: Path, content: str) -> None:
     """Write a file at once, so that no reader meets half of it; a folder that cannot be written to keeps nothing."""
     try:
