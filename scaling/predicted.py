@@ -162,7 +162,7 @@ def _efficiency(ladder: Ladder | None) -> dict[str, Any]:
         "scaling_efficiency_low": low,
         "scaling_efficiency_high": high,
         "loss": {**ladder.shares, "unexplained": 0.0},
-        "loss_interval": {**ladder.share_intervals, "unexplained": None},
+        "loss_interval": {**ladder.share_intervals, "contention": None, "unexplained": None},
     }
 
 
