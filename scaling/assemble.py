@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,6 +67,7 @@ def assemble(
     reports = measured.preparation.reports
     flops = measured.preparation.flops
     facts = {point.name: facts_of(spec, point, flops.model if flops else 0, measured.samples) for point in spec.points}
+    network = (config.get("network") or {}).get("name")
     return RunResult(
         run_id=spec.run_id,
         created=created,
@@ -74,7 +75,7 @@ def assemble(
         config=config,
         environment=_environment(spec, reports),
         baseline=_baseline(spec, measured),
-        points=tuple(_point(spec, point, measured, facts[point.name], launcher, interconnect) for point in spec.points),
+        points=tuple(_over(network, _point(spec, point, measured, facts[point.name], launcher, interconnect)) for point in spec.points),
         interrupted=measured.interrupted,
     )
 
@@ -150,6 +151,13 @@ def _point(spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointF
         **rate,
         **held,
     )
+
+
+def _over(network: str | None, point: PointResult) -> PointResult:
+    """Return a point of several nodes with the name that the user gave to the network between them."""
+    if network is None or point.nodes == 1:
+        return point
+    return replace(point, network=network, notes=(*point.notes, f"network={network} is the user's word: nothing here can tell what joins the nodes"))
 
 
 def _rates(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -11,6 +12,7 @@ from scaling.catalogue.card import Card
 from scaling.catalogue.link import Interconnect, Network
 from scaling.catalogue.load import load_cards, load_interconnects, parse_card
 from scaling.catalogue.parse import parse
+from scaling.catalogue.recognise import how_to_add
 from scaling.config import RunConfig
 from scaling.errors import NotHere, UserError
 from scaling.points import Machine, cards_per_absent_node, device_of, resolve, resolve_absent
@@ -94,43 +96,66 @@ def choose(config: RunConfig, machine: Machine, run_id: str, others: Sequence[Ma
         if config.source != "auto":
             raise
         return _predicted(config, machine, run_id, refusal.reason)
-    return Choice(spec=spec, equipment=equipment_of(config, machine) if config.source == "both" else None, measured=True)
+    per_node = spec.gpus_per_node or spec.world_size
+    return Choice(spec=spec, equipment=equipment_of(config, (machine, *others), per_node) if config.source == "both" else None, measured=True)
 
 
 def _predicted(config: RunConfig, machine: Machine, run_id: str, reason: str) -> Choice:
-    equipment = equipment_of(config, machine)
+    equipment = equipment_of(config, (machine,), cards_per_absent_node(config))
     spec = resolve_absent(config, equipment.device, run_id)
     _check_machines(spec, equipment)
     return Choice(spec=spec, equipment=equipment, measured=False, reason=reason)
 
 
-def equipment_of(config: RunConfig, machine: Machine) -> Equipment:
+def equipment_of(config: RunConfig, machines: Sequence[Machine], per_node: int) -> Equipment:
     """Return what a request is predicted for: what it names, else what is here, else an assumption that is said.
 
+    Args:
+        config: The request.
+        machines: This machine, and the other nodes where they measure too.
+        per_node: Cards of each machine.
+
     Raises:
-        UserError: A card, link or network is not valid, or cards and link do not fit.
+        UserError: A card, link or network is not valid, cards and link do not fit, or what is here is no card to predict.
     """
     cards = load_cards(Path("hardware"))
+    machine = machines[0]
     assumed: list[str] = []
-    here = set(machine.hardware)
     if config.hardware is not None:
         card = parse_card(config.hardware, f"hardware={config.hardware.get('name')}")
     elif config.device == "cpu" or (config.source == "both" and not machine.gpus):
         raise UserError(
             "a CPU process is predicted from rates that you put in: add hardware=cpu hardware.peak_tflops.fp32=... hardware.memory_bandwidth_gbs=..."
         )
-    elif len(here) == 1 and None not in here:
-        card = cards[str(here.pop())]
+    elif machine.gpus:
+        card = _card_here(cards, machines, per_node)
     else:
         card = cards[ASSUMED_CARD]
         assumed.append(f"hardware={ASSUMED_CARD} is assumed")
     interconnect = _parsed(Interconnect, config.interconnect, "interconnect")
     if interconnect is None:
-        name = machine.interconnect if machine.gpus and machine.interconnect and config.hardware is None else card.link.kind if card.link else "pcie"
-        interconnect = load_interconnects(Path("interconnect"))["gloo" if card.is_process else name]
-        assumed.append(f"interconnect={interconnect.name} is assumed")
+        here = machine.interconnect if machine.gpus and config.hardware is None else None
+        usual = "gloo" if card.is_process else card.link.kind if card.link else "pcie"
+        interconnect = load_interconnects(Path("interconnect"))[here or usual]
+        if here is None:
+            assumed.append(f"interconnect={interconnect.name} is assumed")
     network = _parsed(Network, config.network, "network")
-    return Equipment(card=card, cards=cards, interconnect=interconnect, network=network, cards_per_node=cards_per_absent_node(config), assumed=tuple(assumed))
+    return Equipment(card=card, cards=cards, interconnect=interconnect, network=network, cards_per_node=per_node, assumed=tuple(assumed))
+
+
+def _card_here(cards: Mapping[str, Card], machines: Sequence[Machine], per_node: int) -> Card:
+    """Return the kind of the cards that are here, which must be one and known: another one in its place would look like a prediction of these."""
+    found = dict.fromkeys(pair for one in machines for pair in zip_longest(one.gpus[:per_node], one.hardware[:per_node]))
+    unknown = [gpu for gpu, name in found if name not in cards]
+    if unknown:
+        raise UserError(f"the catalogue has no card {unknown[0]!r} to predict: name another with hardware=h100_sxm_80g, or {how_to_add(unknown[0])}")
+    names = list(dict.fromkeys(name for _, name in found if name is not None))
+    if len(names) > 1:
+        raise UserError(
+            f"the cards here are {' and '.join(names)}, and a prediction is for cards of one kind: add hardware={names[0]}, or let CUDA see one kind alone "
+            "(CUDA_VISIBLE_DEVICES)"
+        )
+    return cards[names[0]]
 
 
 def _parsed(record: type[Record], content: Mapping[str, Any] | None, group: str) -> Record | None:

@@ -60,7 +60,7 @@ def resolve(config: RunConfig, machine: Machine, run_id: str, others: Sequence[M
         UserError: What was asked for cannot be, or the numbers do not fit together.
     """
     machines = (machine, *others)
-    device = device_of(config, machine)
+    device = device_of(config, machine, several=bool(others))
     counts = _counts(config, device, machines)
     per_node = cards_per_node(config.gpus_per_node, max(counts), len(machines))
     parts = cards_on_nodes(max(counts), per_node)
@@ -142,14 +142,19 @@ def _spec(
     )
 
 
-def device_of(config: RunConfig, machine: Machine) -> Literal["cpu", "cuda"]:
+def device_of(config: RunConfig, machine: Machine, *, several: bool = False) -> Literal["cpu", "cuda"]:
     """Return what a card is.
+
+    Args:
+        config: The request.
+        machine: This machine.
+        several: Other machines measure too. What is between them cannot be seen from here: its name is the user's word.
 
     Raises:
         NotHere: A card or link is named that this machine has not.
         UserError: A card that is not here was asked for by ``device``.
     """
-    if config.network is not None:
+    if config.network is not None and not several:
         raise NotHere(f"network={config.network['name']}: measuring happens in this machine, over no network; leave network out", "this is one machine")
     asked = [f"{key}={value['name']}" for key, value in (("hardware", config.hardware), ("interconnect", config.interconnect)) if value]
     if config.device == "cuda" and not machine.gpus:

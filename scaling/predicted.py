@@ -20,10 +20,11 @@ from scaling.records import SHARES, Baseline, CardRate, PointResult, RunResult
 from scaling.spec import AXES
 from scaling.step_records import Collective
 
-_NOTES = (
-    "predicted, not measured: contention is taken as 0, for what equal cards take from each other by heat, power and host cannot be known from here",
-    "the largest batch grows activations and inputs alone; temporaries grow with it in part, so the true one is a little smaller",
+_NO_CONTENTION = (
+    "predicted, not measured: contention is taken as 0, for what equal cards take from each other by heat, power and host cannot be known from here"
 )
+_LARGEST_BATCH = "the largest batch grows activations and inputs alone; temporaries grow with it in part, so the true one is a little smaller"
+_NO_MEMORY = "memory withheld: what a process may take of its host's memory was not given; add hardware.memory_gb=..."
 
 
 def predicted_result(oracle: Oracle, forecasts: Sequence[Forecast], *, created: str, command: Sequence[str], config: Mapping[str, Any]) -> RunResult:
@@ -54,13 +55,18 @@ def predicted_result(oracle: Oracle, forecasts: Sequence[Forecast], *, created: 
 def beside(result: RunResult, forecasts: Sequence[Forecast]) -> RunResult:
     """Return a measured curve with what was predicted for each point, and how far the measurement lies from it."""
     by_gpus = {found.point.gpus: found for found in forecasts}
-    return replace(result, points=tuple(replace(point, predicted=_predicted(point, by_gpus[point.gpus])) for point in result.points))
+    return replace(result, points=tuple(_beside(point, by_gpus[point.gpus]) for point in result.points))
 
 
 def write_timelines(forecasts: Sequence[Forecast], folder: Path) -> None:
     """Write each point's step as ``timeline-<point>.json``, which Perfetto opens."""
     for found in forecasts:
         (folder / f"timeline-{found.point.name}.json").write_text(json.dumps(timeline(found.pace, found.point.name)), encoding="utf-8")
+
+
+def _beside(point: PointResult, found: Forecast) -> PointResult:
+    assumed = (f"for the prediction beside it {entry}" for entry in found.assumed)
+    return replace(point, predicted=_predicted(point, found), notes=(*point.notes, *assumed))
 
 
 def _predicted(point: PointResult, found: Forecast) -> dict[str, float | None]:
@@ -111,7 +117,7 @@ def _point(oracle: Oracle, found: Forecast) -> PointResult:
         collectives=_collectives(found.pace.prepared),
         memory=found.memory,
         limit=limit_of(found.rungs.parts, found.ladder.shares if found.ladder else {}),
-        notes=tuple(dict.fromkeys([*equipment.assumed, *_NOTES, *step.notes, *_origins(found), *notes])),
+        notes=tuple(dict.fromkeys([*found.assumed, _NO_CONTENTION, _LARGEST_BATCH if found.memory else _NO_MEMORY, *step.notes, *_origins(found), *notes])),
         **rate,
     )
 
@@ -156,7 +162,7 @@ def _efficiency(ladder: Ladder | None) -> dict[str, Any]:
         "scaling_efficiency_low": low,
         "scaling_efficiency_high": high,
         "loss": {**ladder.shares, "unexplained": 0.0},
-        "loss_interval": {**ladder.share_intervals, "unexplained": None},
+        "loss_interval": {**ladder.share_intervals, "contention": None, "unexplained": None},
     }
 
 

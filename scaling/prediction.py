@@ -31,13 +31,16 @@ class Forecast:
         pace: Its step on the equipment.
         rungs: Of that step.
         ladder: Against the cards alone; ``None`` for one card.
+        memory: Of its fullest rank; ``None`` where the memory of a card is not known.
+        assumed: What nobody named of the equipment, in words.
     """
 
     point: PointSpec
     pace: Pace
     rungs: Rungs
     ladder: Ladder | None
-    memory: MemoryForecast
+    memory: MemoryForecast | None
+    assumed: tuple[str, ...] = ()
 
     @property
     def step(self) -> TracedStep:
@@ -90,7 +93,7 @@ class Oracle:
             )
         communicates = bool(pace.prepared.collectives or pace.prepared.order.transfers)
         memory = forecast(step.memory, self.equipment.card, batch_per_card=point.batch_per_card, communicates=communicates)
-        return Forecast(point, pace, rungs, ladder, memory)
+        return Forecast(point, pace, rungs, ladder, memory, self.equipment.assumed)
 
     def _check(self, point: PointSpec) -> None:
         """Refuse, before anything is traced, links that the cards lack and groups that no price is known for."""

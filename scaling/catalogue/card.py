@@ -99,7 +99,7 @@ class Card:
         name: The file's name without ``.yaml``; what users write after ``hardware=``.
         nvml_names: Exact names that NVML (or the vendor's own library) gives it.
         pci_device_ids: Device halves of its PCI ids, four hex digits each.
-        memory_gb: Nominal memory size in units of 2^30 bytes, which is what vendors print as GB.
+        memory_gb: Nominal memory size in units of 2^30 bytes, which is what vendors print as GB; ``None`` for a process alone, whose part of a host is unknown.
         memory_bandwidth_gbs: In 1e9 bytes/s.
         boost_mhz: Clock behind the vendor's fp32 peak.
         tensor_boost_mhz: Clock behind the tensor-core peaks where it is another one.
@@ -114,7 +114,7 @@ class Card:
     vendor: Text
     nvml_names: tuple[Text, ...]
     pci_device_ids: tuple[PciDeviceId, ...]
-    memory_gb: Positive
+    memory_gb: Positive | None
     peak_tflops: PeakTflops
     source: Text
     architecture: str | None = None
@@ -141,8 +141,9 @@ class Card:
 
     @property
     def memory_range_bytes(self) -> tuple[float, float]:
-        """Total memory, in bytes, that NVML may report for this card."""
-        return self.memory_gb * GIB * _MEMORY_LOW, self.memory_gb * GIB * _MEMORY_HIGH
+        """Total memory, in bytes, that NVML may report for this card; NVML reports no process."""
+        nominal = (self.memory_gb or 0) * GIB
+        return nominal * _MEMORY_LOW, nominal * _MEMORY_HIGH
 
     def recognition_keys(self) -> frozenset[str]:
         """What the card is recognised by, next to its memory: PCI device ids in upper case and exact names."""

@@ -68,7 +68,7 @@ def read_card(file: Path) -> Card:
     Raises:
         UserError: The file is no valid YAML, a key is unknown, missing or wrong, or ``name`` is not the file's name.
     """
-    return _read(Card, file, "card", "conf/hardware/h100_sxm_80g.yaml")
+    return _named(parse_card(read_yaml(file, "card", "conf/hardware/h100_sxm_80g.yaml"), str(file)), file)
 
 
 def parse_card(content: Mapping[str, Any], where: str) -> Card:
@@ -81,7 +81,10 @@ def parse_card(content: Mapping[str, Any], where: str) -> Card:
     Raises:
         UserError: A key is unknown, missing, or its value is of the wrong type or range; the message names ``where`` and the key.
     """
-    return parse(Card, content, where)
+    card = parse(Card, content, where)
+    if card.memory_gb is None and not card.is_process:
+        raise UserError(f"{where}: memory_gb: None: input should be a valid number; only a process (form: process) may leave it open")
+    return card
 
 
 def _files(group: str, extra: Path | None) -> dict[str, Path]:
@@ -95,7 +98,10 @@ def _files(group: str, extra: Path | None) -> dict[str, Path]:
 
 
 def _read(record: type[Entry], file: Path, what: str, example: str) -> Entry:
-    entry = parse(record, read_yaml(file, what, example), str(file))
+    return _named(parse(record, read_yaml(file, what, example), str(file)), file)
+
+
+def _named(entry: Entry, file: Path) -> Entry:
     if entry.name != file.stem:
         raise UserError(f"{file}: name is {entry.name!r}; allowed is the file's own name, {file.stem!r}")
     return entry

@@ -36,10 +36,15 @@ def recognise(cards: Mapping[str, Card], nvml_name: str, pci_device_id: str, mem
 
 def unknown_card_message(nvml_name: str, pci_device_id: str, memory_bytes: int) -> str:
     """Say in one line that a card is not in the catalogue, what that costs, and which file with which keys would cure it."""
-    slug = re.sub(r"[^a-z0-9]+", "_", nvml_name.lower()).strip("_") or "my_card"
     pci = f"PCI device id {pci_device_id}, " if pci_device_id else ""
+    return f"no MFU: the catalogue has no card {nvml_name!r} ({pci}{memory_bytes / GIB:.1f} GiB); to add it, {how_to_add(nvml_name)}"
+
+
+def how_to_add(nvml_name: str) -> str:
+    """Say which file with which keys makes a card known."""
+    slug = re.sub(r"[^a-z0-9]+", "_", nvml_name.lower()).strip("_") or "my_card"
     required = ", ".join(entry.name for entry in fields(Card) if entry.default is MISSING)
     return (
-        f"no MFU: the catalogue has no card {nvml_name!r} ({pci}{memory_bytes / GIB:.1f} GiB); to add it, write hardware/{slug}.yaml in the working folder "
-        f"(or conf/hardware/{slug}.yaml in the repository) with the keys {required}; conf/hardware/h100_sxm_80g.yaml is an example, peaks are dense"
+        f"write hardware/{slug}.yaml in the working folder (or conf/hardware/{slug}.yaml in the repository) with the keys {required}; "
+        "conf/hardware/h100_sxm_80g.yaml is an example, peaks are dense"
     )

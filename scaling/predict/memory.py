@@ -21,8 +21,8 @@ UNRELIABLE = 0.92
 HEADROOM = 0.2
 
 
-def forecast(stages: Sequence[StageMemory], card: Card, *, batch_per_card: int, communicates: bool, headroom: float = HEADROOM) -> MemoryForecast:
-    """Return what the fullest rank of a step needs of its card.
+def forecast(stages: Sequence[StageMemory], card: Card, *, batch_per_card: int, communicates: bool, headroom: float = HEADROOM) -> MemoryForecast | None:
+    """Return what the fullest rank of a step needs of its card; ``None`` where the card's memory is not known.
 
     Args:
         stages: What a rank of each stage holds.
@@ -31,6 +31,8 @@ def forecast(stages: Sequence[StageMemory], card: Card, *, batch_per_card: int, 
         communicates: Whether the step has collectives or transfers.
         headroom: Part of the card that the largest batch leaves free.
     """
+    if card.memory_gb is None:
+        return None
     fullest = max(range(len(stages)), key=lambda stage: _held(stages[stage]))
     stage = stages[fullest]
     context, buffers = (0, 0) if card.is_process else (_CONTEXT, _COMMUNICATORS if communicates else 0)

@@ -66,22 +66,27 @@ def results_table(result: RunResult) -> TextTable:
 def loss_table(result: RunResult) -> TextTable | None:
     """Return where the loss of each point of several cards goes, in percent of the sum of cards; ``None`` where nothing is known.
 
-    Shares that are zero by definition at every point (``bubble`` without a pipeline) have no column.
+    Shares that are zero by definition at every point (``bubble`` without a pipeline) have no column; that of contention, which no
+    prediction knows, is empty for predicted points.
     """
     points = [point for point in result.points if point.gpus > 1 and any(share is not None for share in point.loss.values())]
     if not points:
         return None
-    shares = [share for share in SHARES if any(point.loss.get(share) for point in points)]
+    shares = [share for share in SHARES if any(point.loss.get(share) or _unknown(point, share) for point in points)]
     late = any(point.late_arrival_seconds is not None for point in points)
     fed = any(point.input is not None for point in points)
     headings = ("gpus", "loss", *(share.replace("_", " ") for share in shares), *(("late arrival",) if late else ()), *(("input, on top",) if fed else ()))
     rows = []
     for point in points:
-        cells = [percent(point.loss.get(share), *(point.loss_interval.get(share) or (None, None))) for share in shares]
+        cells = [percent(None if _unknown(point, share) else point.loss.get(share), *(point.loss_interval.get(share) or (None, None))) for share in shares]
         cells += [seconds(point.late_arrival_seconds)] if late else []
         cells += [_input(point)] if fed else []
         rows.append((str(point.gpus), _loss(point), *cells))
     return TextTable("where the loss goes", headings, tuple(rows))
+
+
+def _unknown(point: PointResult, share: str) -> bool:
+    return point.source == "predicted" and share == "contention"
 
 
 def step_tables(result: RunResult) -> tuple[TextTable, ...]:

@@ -11,11 +11,13 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from scaling import paths
+from scaling.assemble import assemble
 from scaling.config import RunConfig, load
 from scaling.errors import UserError
+from scaling.experiment import Measurement
 from scaling.machine.host import host_name
 from scaling.nodes import Place, facts_of_node, find_place, gloo_interface, machine_of, misfit, node_count
-from scaling.points import Machine
+from scaling.points import Machine, resolve
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "localhost,gpu2", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
 PLACE = Place(address="10.0.0.1", port=29400, node_rank=None, first=True, interface="eth0")
@@ -115,3 +117,14 @@ def test_two_commands_on_one_host_may_not_share_cores() -> None:
 def test_a_machine_comes_over_the_wire_as_it_was() -> None:
     over_the_wire = json.loads(json.dumps(facts_of_node(PLACE, MACHINE, {})))
     assert machine_of(over_the_wire) == replace(MACHINE, host=host_name())
+
+
+@pytest.mark.parametrize(("network", "expected"), [("ib_ndr", [None, "ib_ndr"]), (None, [None, None])])
+def test_the_network_that_the_user_names_stands_at_the_points_of_several_nodes_as_the_users_word(network: str | None, expected: list[str | None]) -> None:
+    container = container_of("gpus=[2,4]", "device=cpu", "source=measure", *([f"network={network}"] if network else []))
+    two = Machine(cores=(0, 1), gpus=())
+    spec = resolve(load(container), two, "test", others=[two])
+    result = assemble(spec, Measurement(), launcher="torchrun", interconnect=None, created="", command=(), config=container)
+    assert [point.nodes for point in result.points] == [1, 2]
+    assert [point.network for point in result.points] == expected
+    assert [any("the user's word" in note for note in point.notes) for point in result.points] == [name is not None for name in expected]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from scaling.points import Machine, resolve
 from scaling.spec import RunSpec
 
 TWO_CORES = Machine(cores=(0, 1), gpus=())
+UNKNOWN = Machine(cores=(0, 1), gpus=("Odd GPU", "Odd GPU"), interconnect="pcie", hardware=(None, None))
+MIXED = Machine(cores=(0, 1), gpus=("Tesla T4", "NVIDIA A10"), interconnect="pcie", hardware=("t4", "a10"))
 EIGHT_CORES = Machine(cores=tuple(range(8)), gpus=())
 FOUR_CARDS = Machine(cores=tuple(range(16)), gpus=("NVIDIA H100 80GB HBM3",) * 4, interconnect="nvlink", hardware=("h100_sxm_80g",) * 4)
 
@@ -137,10 +140,10 @@ def test_a_bad_request_is_one_line_that_says_what_was_given_and_what_is_allowed(
         assert part in line, line
 
 
-def choice_of(*overrides: str, machine: Machine = TWO_CORES) -> Choice:
+def choice_of(*overrides: str, machine: Machine = TWO_CORES, others: Sequence[Machine] = ()) -> Choice:
     with initialize_config_dir(str(paths.conf()), version_base="1.3"):
         container: Any = OmegaConf.to_container(compose("run", overrides=["model=mlp", *overrides]), resolve=True)
-    return choose(load(container), machine, run_id="test")
+    return choose(load(container), machine, run_id="test", others=others)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +177,23 @@ def test_what_is_here_is_measured_and_both_predicts_beside_it() -> None:
     assert (beside.measured, beside.spec.device, str(beside.equipment)) == (True, "cpu", "cpu over gloo")
 
 
+def test_only_the_cards_that_a_curve_takes_must_be_of_one_kind_and_what_is_here_is_not_assumed() -> None:
+    equipment = choice_of("source=both", "gpus=1", machine=MIXED).equipment
+    assert equipment is not None
+    assert (equipment.card.name, equipment.assumed) == ("t4", ())
+
+
+def test_a_network_may_be_named_where_several_nodes_measure_and_both_predicts_their_layout() -> None:
+    assert [point.nodes for point in spec_of("network=ib_ndr", "gpus=[4,8]", "source=measure", machine=FOUR_CARDS, others=[FOUR_CARDS]).points] == [1, 2]
+    choice = choice_of("source=both", "network=ib_ndr", "gpus=[4,8]", machine=FOUR_CARDS, others=[FOUR_CARDS])
+    assert choice.measured
+    assert choice.equipment is not None
+    assert (str(choice.equipment), choice.equipment.cards_per_node) == ("h100_sxm_80g over nvlink and ib_ndr", 4)
+    twelve = choice_of("source=both", "gpus=12", machine=replace(FOUR_CARDS, gpus=FOUR_CARDS.gpus * 3, hardware=FOUR_CARDS.hardware * 3))
+    assert twelve.equipment is not None
+    assert twelve.equipment.cards_per_node == 12
+
+
 def test_predicted_machines_are_filled_rank_by_rank() -> None:
     choice = choice_of("source=predict", "gpus=[4,16,20]", "network=ib_hdr", "gpus_per_node=8")
     assert [point.nodes for point in choice.spec.points] == [1, 2, 3]
@@ -197,6 +217,11 @@ def test_predicted_machines_hold_eight_cards_or_as_many_as_the_nodes_asked_for_n
         (["source=predict", "gpus=2", "input=loader"], TWO_CORES, ["input=loader"]),
         (["interconnect=nvlink", "device=cpu", "gpus=2"], FOUR_CARDS, ["interconnect=nvlink", "never labelled"]),
         (["gpus=3"], TWO_CORES, ["gpus=3", "2 cores"]),
+        (["source=both", "gpus=2"], UNKNOWN, ["'Odd GPU'", "hardware/odd_gpu.yaml", "hardware=h100_sxm_80g"]),
+        (["interconnect=nvlink", "gpus=2"], UNKNOWN, ["'Odd GPU'", "hardware/odd_gpu.yaml", "hardware=h100_sxm_80g"]),
+        (["source=both", "gpus=2", "network=ib_ndr"], FOUR_CARDS, ["network=ib_ndr", "leave network out"]),
+        (["source=both", "gpus=2"], MIXED, ["t4 and a10", "hardware=t4", "CUDA_VISIBLE_DEVICES"]),
+        (["gpus=8"], MIXED, ["t4 and a10", "hardware=t4"]),
     ],
 )
 def test_what_can_be_neither_measured_nor_predicted_is_refused(overrides: list[str], machine: Machine, expected: list[str]) -> None:

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from step_samples import CARDS, MEMORY
 
+from scaling import paths
 from scaling.catalogue.card import GIB
+from scaling.catalogue.load import read_card
 from scaling.predict.memory import forecast
 from scaling.predict.traced import StageMemory
 
@@ -69,3 +71,12 @@ def test_a_process_has_no_context_and_no_segments() -> None:
     found = forecast([MEMORY], replace(CARD, form="process"), batch_per_card=4, communicates=True)
     assert found.context == found.communicators == found.rounding == 0
     assert found.available == 80 * GIB
+
+
+def test_a_process_whose_memory_nobody_gave_gets_no_verdict() -> None:
+    shipped = read_card(paths.conf() / "hardware" / "cpu.yaml")
+    assert shipped.memory_gb is None
+    assert forecast([MEMORY], shipped, batch_per_card=4, communicates=True) is None
+    given = forecast([MEMORY], replace(shipped, memory_gb=16), batch_per_card=4, communicates=True)
+    assert given is not None
+    assert given.available == 16 * GIB

@@ -1,11 +1,14 @@
 """What a report says of a prediction alone: its limit, its knee, its memory; and the residual beside a measurement."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from scaling.predicted import beside
+from scaling.report.figures import MISSING
 from scaling.report.foresight import foresight, knee
-from scaling.report.tables import results_table
+from scaling.report.tables import loss_table, results_table
 from scaling.report.verdict import verdict
 from scaling.step_records import MemoryForecast
 from scaling.tracking import scalars
@@ -76,3 +79,16 @@ def test_a_measured_point_shows_what_was_predicted_and_how_far_it_lies_off(make_
     assert scalars(point)["predicted_residual"] == 0.111
     outside = replace(point, predicted={**beside, "step_seconds_high": 0.105})
     assert any("outside the predicted interval" in line for line in verdict(make_result(outside)))
+
+
+def test_a_measured_point_says_what_the_prediction_beside_it_assumed(make_point, make_result):
+    timing = SimpleNamespace(seconds=0.1, interval=(0.09, 0.12))
+    found = SimpleNamespace(point=SimpleNamespace(gpus=2), rungs=SimpleNamespace(parallel=timing), ladder=None, assumed=("interconnect=pcie is assumed",))
+    (point,) = beside(make_result(make_point(2, notes=("a note",))), [found]).points
+    assert point.notes == ("a note", "for the prediction beside it interconnect=pcie is assumed")
+
+
+def test_the_contention_of_a_prediction_is_left_empty(predicted, make_point, make_result):
+    table = loss_table(make_result(predicted(2, 0.2)))
+    assert table.rows[0][table.headings.index("contention")] == MISSING
+    assert "contention" not in loss_table(make_result(make_point(2, {"overhead": 0.2}))).headings
