@@ -76,6 +76,19 @@ def test_buckets_are_those_of_torch(limit: int) -> None:
     assert sorted(ours) == sorted(theirs)
 
 
+def test_split_products_are_recorded_in_their_parts_alone_however_often_they_run() -> None:
+    spec, point = asked("gpt", "tensor", {"tp": 2}, micro_batch=1, accumulation=3)
+    step = traced_step(spec, point, None)
+    shapes = [
+        [(operator.shape.n, operator.shape.k) for operator in operators(step, Action("F", 0, index)) if operator.name == "aten.addmm"]  # type: ignore[union-attr]
+        for index in range(3)
+    ]
+    assert shapes == [[(48, 32), (32, 16), (64, 32), (32, 64)] * 2] * 3  # query, key and value; projection; the perceptron's two
+    adding = [[operator for operator in operators(step, Action("B", 0, index)) if operator.name == "aten.add_"] for index in (1, 2)]
+    sums = [sorted(operator.bytes_read for operator in found) for found in adding]
+    assert sums[0] == sums[1]  # gradients are added up from the second micro-batch on, whichever it is
+
+
 CASES: list[Any] = [
     {"strategy": "ddp", "degrees": {"dp_replicate": 2}},
     pytest.param({"strategy": "fsdp", "degrees": {"dp_shard": 2}, "accumulation": 2}, marks=pytest.mark.long),
