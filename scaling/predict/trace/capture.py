@@ -202,6 +202,8 @@ class Capture(StepObserver):  # type: ignore[no-untyped-call]  # as torch leaves
     def _operate(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         for draft in self.classifier.drafts(func, args, kwargs, result):
             draft.direction = self._direction()
+            # Sums in place are autograd's own, which adds to a gradient what a compiled backward pass hands it: no compiler sees both.
+            draft.fusable = draft.fusable and not (draft.direction == "backward" and func is torch.ops.aten.add_.Tensor)
             self._file(draft)
 
     def _file(self, draft: Draft) -> None:
