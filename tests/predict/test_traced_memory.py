@@ -72,6 +72,17 @@ def test_ddp_adds_a_copy_of_its_gradients() -> None:
     assert spread.temporaries - alone.temporaries == spread.gradients
 
 
+def test_every_stage_of_a_pipelines_rank_adds_a_copy_of_its_gradients_and_the_inputs_of_all_micro_batches_are_held() -> None:
+    options = {"microbatches": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2}
+    alone, spread = (
+        traced_step(*asked("mlp", "pipeline", {"pp": 2, "dp_replicate": data}, micro_batch=8, accumulation=2, options=options), folder=None) for data in (1, 2)
+    )
+    for one, other in zip(alone.memory, spread.memory, strict=True):
+        assert other.temporaries - one.temporaries == other.gradients
+        assert other.peak - one.peak == other.gradients
+        assert other.inputs == 2 * 8 * (16 * 4 + 8)  # samples of sixteen numbers, and a class
+
+
 def test_a_card_keeps_step_counts_in_the_hosts_memory() -> None:
     cpu, cuda = (traced_solo(asked("mlp", device=device)[0], None).memory[0] for device in ("cpu", "cuda"))
     assert cpu.optimizer - cuda.optimizer == 4 * 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from trace_cases import asked, model_of
 
 from scaling.predict import tracing
+from scaling.predict.memory_bound import fused
 from scaling.predict.operators import Operator
 from scaling.predict.trace import record
 from scaling.predict.trace.buckets import assign
@@ -76,6 +78,27 @@ def test_buckets_are_those_of_torch(limit: int) -> None:
     assert sorted(ours) == sorted(theirs)
 
 
+def test_split_products_are_recorded_in_their_parts_alone_however_often_they_run() -> None:
+    spec, point = asked("gpt", "tensor", {"tp": 2}, micro_batch=1, accumulation=3)
+    step = traced_step(spec, point, None)
+    shapes = [
+        [(operator.shape.n, operator.shape.k) for operator in operators(step, Action("F", 0, index)) if operator.name == "aten.addmm"]  # type: ignore[union-attr]
+        for index in range(3)
+    ]
+    assert shapes == [[(48, 32), (32, 16), (64, 32), (32, 64)] * 2] * 3  # query, key and value; projection; the perceptron's two
+    adding = [[operator for operator in operators(step, Action("B", 0, index)) if operator.name == "aten.add_"] for index in (1, 2)]
+    sums = [sorted(operator.bytes_read for operator in found) for found in adding]
+    assert sums[0] == sums[1]  # gradients are added up from the second micro-batch on, whichever it is
+
+
+def test_a_compiled_step_adds_to_its_gradients_with_kernels_of_their_own() -> None:
+    step = traced_solo(asked("gpt", device="cuda", precision="bf16", micro_batch=1, accumulation=2, sizes={"vocab": 80})[0], None)
+    sums = [operator for operator in fused(operators(step, Action("B", 0, 1))) if operator.name == "aten.add_"]
+    largest = 128 * 32  # a matrix of the perceptron, of which the two blocks have four
+    assert [(operator.bytes_read, operator.bytes_written) for operator in sums if operator.bytes_read == 8 * largest] == [(8 * largest, 4 * largest)] * 4
+    assert not [operator for operator in fused(operators(step, Action("B", 0, 0))) if operator.bytes_read == 8 * largest]
+
+
 CASES: list[Any] = [
     {"strategy": "ddp", "degrees": {"dp_replicate": 2}},
     pytest.param({"strategy": "fsdp", "degrees": {"dp_shard": 2}, "accumulation": 2}, marks=pytest.mark.long),
@@ -104,13 +127,4 @@ def test_a_deep_model_drawn_out_is_the_same_as_traced_whole(case: dict[str, Any]
 
 def _bare(operator: Operator) -> Operator:
     """Return an operator without its chain, whose number counts within a segment."""
-    return (
-        operator.kind,
-        operator.name,
-        operator.dtype,
-        operator.shape,
-        operator.bytes_read,
-        operator.bytes_written,
-        operator.chained_written,
-        operator.layout,
-    )
+    return replace(operator, chain=0)

@@ -127,7 +127,7 @@ def memory_of(recording: Recording, rescaling: Rescaling, work: Stepped, optimiz
     trained = optimizers.stepped(recording.parameters, rescaling.shards)
     parameters = sum(entry.bytes(rescaling.shards) for entry in recording.parameters)
     state = optimizers.state_bytes(optimizer, work, on_host=device == "cuda")
-    lasting = _bucket_bytes(recording) + held.buffers
+    lasting = lasting_bytes(recording)
     recorded = sum(action.kind == "F" for action in recording.programs)
     inputs = held.inputs // recorded * count
     # Behind the last micro-batch nothing flies any more; every other moment may be met at full flight.
@@ -148,10 +148,11 @@ def memory_of(recording: Recording, rescaling: Rescaling, work: Stepped, optimiz
     )
 
 
-def _bucket_bytes(recording: Recording) -> int:
-    """Return the bytes of DDP's buckets: a copy of the gradients."""
+def lasting_bytes(recording: Recording) -> int:
+    """Return the bytes that are held all along: DDP's buckets, a copy of the gradients, and buffers."""
     programs = [program for action, program in recording.programs.items() if action.kind == "B"]
-    return max((sum(item.size for item in program if isinstance(item, Ready)) for program in programs), default=0)
+    buckets = max((sum(item.size for item in program if isinstance(item, Ready)) for program in programs), default=0)
+    return buckets + recording.held.buffers
 
 
 def notes_of(recordings: Sequence[Recording]) -> tuple[str, ...]:

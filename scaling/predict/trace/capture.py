@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from scaling.predict.operators import Collective, CollectiveKind
@@ -91,6 +93,7 @@ class Capture(StepObserver):  # type: ignore[no-untyped-call]  # as torch leaves
         self._around = ExitStack()
 
     def __enter__(self) -> Any:
+        self._around.enter_context(_whole_shapes_unseen())
         self._around.enter_context(self.storages.resizes_seen())
         self._around.enter_context(streams.remembered(lambda: self._stretch.end if self.stretches else 0, self._wait_for))
         return super().__enter__()
@@ -199,6 +202,8 @@ class Capture(StepObserver):  # type: ignore[no-untyped-call]  # as torch leaves
     def _operate(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         for draft in self.classifier.drafts(func, args, kwargs, result):
             draft.direction = self._direction()
+            # Sums in place are autograd's own, which adds to a gradient what a compiled backward pass hands it: no compiler sees both.
+            draft.fusable = draft.fusable and not (draft.direction == "backward" and func is torch.ops.aten.add_.Tensor)
             self._file(draft)
 
     def _file(self, draft: Draft) -> None:
@@ -239,3 +244,23 @@ class Capture(StepObserver):  # type: ignore[no-untyped-call]  # as torch leaves
 
     def _insert(self, place: int, item: Recorded) -> None:
         self._stretch.items.append((place, len(self._stretch.items) + 1, item))
+
+
+@contextmanager
+def _whole_shapes_unseen() -> Iterator[None]:
+    """Keep DTensor to itself while it works out the shape of a whole result.
+
+    It runs each operator that it meets for the first time on whole tensors without data: nothing that a card would launch, but a mode sees it.
+    """
+    original = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def unseen(propagator: ShardingPropagator, schema: Any) -> Any:
+        with _disable_current_modes():
+            return original(propagator, schema)
+
+    room: Any = ShardingPropagator
+    room._propagate_tensor_meta_non_cached = unseen
+    try:
+        yield
+    finally:
+        room._propagate_tensor_meta_non_cached = original

@@ -13,7 +13,7 @@ from typing import Any
 
 from scaling.predict.trace import optimizers
 from scaling.predict.trace.asked import Asked
-from scaling.predict.trace.assemble import Flops, completed, flops_of, memory_of, notes_of
+from scaling.predict.trace.assemble import Flops, completed, flops_of, lasting_bytes, memory_of, notes_of
 from scaling.predict.trace.events import Library
 from scaling.predict.trace.fold import NotFoldable, grown
 from scaling.predict.trace.optimizers import Stepped
@@ -271,7 +271,9 @@ def _memory(
     count = point.batch.grad_accumulation * pipeline.microbatches
     parts = [memory_of(stages[index].recording, rescalings[index], works[index], optimizer, device, count, in_flight) for index in own]
     alone = len(parts) == 1
-    temporaries = max(part.temporaries for part in parts)
+    # One stage computes at a time, but each holds its buckets and buffers all along.
+    lasting = [lasting_bytes(stages[index].recording) for index in own]
+    temporaries = sum(lasting) + max(part.temporaries - held for part, held in zip(parts, lasting, strict=True))
     kept = sum(part.parameters + part.optimizer + part.gradients for part in parts)
     return StageMemory(
         parameters=sum(part.parameters for part in parts),
