@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
+from scaling import paths
+from scaling.config import load
+from scaling.equipment import choose
+from scaling.errors import UserError
+from scaling.points import Machine
+from scaling.prediction import Oracle
 from scaling.report.store import validate
 
 # MLflow's client, read here to see what was logged, calls SQLAlchemy in a way that it deprecates.
@@ -45,6 +53,10 @@ def test_every_word_and_name_says_predicted(nvlink: Any) -> None:
     assert {point["source"] for point in content["points"]} == {"predicted"}
     assert content["baseline"]["kind"] == "predicted"
     assert "Predicted, not measured" in (folder / "report.html").read_text(encoding="utf-8")
+    for point in content["points"][1:]:
+        assert point["loss"]["contention"] == 0
+        assert point["loss_interval"]["contention"] is None
+        assert any("contention is taken as 0" in note for note in point["notes"])
     timeline = json.loads((folder / "timeline-gpus4.json").read_text(encoding="utf-8"))
     assert timeline["otherData"]["source"] == "predicted"
 
@@ -73,15 +85,36 @@ def test_another_link_changes_what_the_link_does_and_nothing_else(nvlink: Any, r
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["gpus=2", "hardware=t4", "interconnect=nvlink"], ["interconnect=nvlink", "t4 has pcie only", "interconnect=pcie"]),
-        (["gpus=2", "hardware=cpu"], ["hardware=cpu", "memory_bandwidth_gbs"]),
+        (["gpus=2", "hardware=t4", "interconnect=nvlink", "model=mlp"], ["interconnect=nvlink", "t4 has pcie only", "interconnect=pcie"]),
+        (["gpus=2", "hardware=cpu", "model=mlp"], ["hardware=cpu", "memory_bandwidth_gbs"]),
+        (["gpus=8", "source=predict", "model=mlp", "model.width=20", "strategy=tensor"], ["strategy.tp=8", "in_features=20", "1, 2, 4, 5, 10, 20"]),
     ],
     ids=lambda value: " ".join(value),
 )
 def test_what_cannot_be_predicted_is_one_line_and_leaves_nothing(run: Callable[..., Any], tmp_path: Path, arguments: list[str], expected: list[str]) -> None:
-    refused = run(tmp_path, *arguments, "model=mlp")
+    refused = run(tmp_path, *arguments)
     assert (refused.code, refused.out) == (2, "")
     assert len(refused.err.splitlines()) == 1
     for part in expected:
         assert part in refused.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["strategy=pipeline", "strategy.microbatches=3", "gpus=2", "batch_per_card=4"], ["microbatches=3", "1f1b", "allowed: 2, 4, 8"]),
+        (["strategy=pipeline", "strategy.schedule=zero_bubble", "gpus=2"], ["schedule=zero_bubble", "gpipe, 1f1b, interleaved_1f1b"]),
+        (["strategy=tensor", "strategy.tp=8", "gpus=8"], ["strategy.tp=8", "num_attention_heads=4", "1, 2, 4"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_a_strategy_that_cannot_be_measured_is_not_predicted_either(overrides: list[str], expected: list[str]) -> None:
+    with initialize_config_dir(str(paths.conf()), version_base="1.3"):
+        container: Any = OmegaConf.to_container(compose("run", overrides=["source=predict", "model=gpt_tiny", *overrides]), resolve=True)
+    choice = choose(load(container), Machine(cores=(0, 1), gpus=()), run_id="test")
+    assert choice.equipment is not None
+    with pytest.raises(UserError) as refusal:
+        Oracle(choice.spec, choice.equipment)
+    for part in expected:
+        assert part in str(refusal.value)
