@@ -55,7 +55,7 @@ def start(folder: Path, target: str = "scaling.workload.timed:timed", **argument
     return InlineLauncher().start(folder / "spec.json", folder, 1, timeout=30)
 
 
-class OnlyOnce(InlineLauncher):
+class BusyAfterwards(InlineLauncher):
     """Starts ranks once; after that its cards are busy, as those of a cluster may be."""
 
     started = False
@@ -83,13 +83,15 @@ def be_interrupted() -> None:
 def test_ranks_that_cannot_be_started_again_end_the_points_and_keep_what_was_measured(tmp_path: Path) -> None:
     for room in ("ranks", "logs"):
         (tmp_path / room).mkdir()
-    measured = measure(spec_of(launches=2, forward_seconds=0.001, backward_seconds=0.001), tmp_path, OnlyOnce(), Silent(), lambda _samples, _points: False)
+    measured = measure(
+        spec_of(launches=2, forward_seconds=0.001, backward_seconds=0.001), tmp_path, BusyAfterwards(), Silent(), lambda _samples, _points: False
+    )
     assert {sample.launch for sample in measured.samples} == {0}
     assert {name: (error.kind, error.message) for name, error in measured.errors.items()} == {"gpus1": ("refused", "the cluster is busy")}
 
 
 def test_a_first_start_that_is_refused_is_refused(tmp_path: Path) -> None:
-    launcher = OnlyOnce()
+    launcher = BusyAfterwards()
     launcher.started = True
     with pytest.raises(UserError, match="busy"):
         measure(spec_of(), tmp_path, launcher, Silent(), lambda _samples, _points: False)
