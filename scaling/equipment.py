@@ -104,6 +104,9 @@ def _predicted(config: RunConfig, machine: Machine, run_id: str, reason: str) ->
     equipment = equipment_of(config, (machine,), cards_per_absent_node(config))
     spec = resolve_absent(config, equipment.device, run_id)
     _check_machines(spec, equipment)
+    if equipment.network is not None and max(point.nodes for point in spec.points) == 1:
+        unused = f"network={equipment.network.name} plays no part: all cards lie in one machine of gpus_per_node={equipment.cards_per_node}"
+        equipment = replace(equipment, assumed=(*equipment.assumed, unused))
     return Choice(spec=spec, equipment=equipment, measured=False, reason=reason)
 
 

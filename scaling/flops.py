@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scaling import front_door
 from scaling.batches import micro_batch_of
 from scaling.config import FlopsConfig, load_flops
-from scaling.points import target_of
+from scaling.points import model_of
 from scaling.report.figures import number
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def count(config: FlopsConfig) -> int:
     """
     samples, accumulation = config.batch_per_card, config.grad_accumulation
     micro_batch = micro_batch_of(samples, accumulation)
-    model = target_of(config.model, "model", drop=("batch_per_card",))
+    model = model_of(config.model)
 
     from scaling.workload.flops import count_step  # here, because importing torch takes seconds and a refusal needs none of it
     from scaling.workload.memory import step_memory

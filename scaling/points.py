@@ -100,9 +100,15 @@ def resolve_absent(config: RunConfig, device: Literal["cpu", "cuda"], run_id: st
 
 
 def cards_per_absent_node(config: RunConfig) -> int:
-    """Return the cards of each machine of a prediction: as asked, or the cards shared out over ``nodes``, or those of a usual machine."""
+    """Return the cards of each machine of a prediction: as asked, or the cards shared out over ``nodes``, or those of a usual machine.
+
+    Raises:
+        UserError: The cards do not divide over the nodes.
+    """
     most = max(config.gpus, default=1) if isinstance(config.gpus, tuple) else config.gpus or 1
-    return config.gpus_per_node or (math.ceil(most / config.nodes) if config.nodes else _CARDS_OF_A_MACHINE)
+    if config.nodes:
+        return cards_per_node(config.gpus_per_node, most, config.nodes)
+    return config.gpus_per_node or _CARDS_OF_A_MACHINE
 
 
 def _spec(
@@ -121,7 +127,7 @@ def _spec(
         run_id=run_id,
         device=device,
         workload=WorkloadSpec(
-            model=target_of(config.model, "model", drop=("batch_per_card", *_TENSOR_KEYS)),
+            model=model_of(config.model),
             precision=precision,
             optimizer=config.optimizer,
             learning_rate=config.learning_rate,
@@ -212,6 +218,15 @@ def _check_named(config: RunConfig, device: str, machine: Machine, most: int) ->
     if config.interconnect is not None and most > 1 and config.interconnect["name"] != machine.interconnect:
         have = f"the cards of {machine.place} are connected by {machine.interconnect or 'an unknown link'}"
         raise NotHere(f"interconnect={config.interconnect['name']}: {have}; leave interconnect out to measure that", have)
+
+
+def model_of(group: Mapping[str, Any]) -> TargetSpec:
+    """Return the factory that the composed group ``model`` names, with its arguments.
+
+    Raises:
+        UserError: The group has no name or no target.
+    """
+    return target_of(group, "model", drop=("batch_per_card", *_TENSOR_KEYS))
 
 
 def target_of(group: Mapping[str, Any], kind: str, drop: tuple[str, ...] = ()) -> TargetSpec:

@@ -35,8 +35,10 @@ def knee(points: Sequence[PointResult]) -> tuple[str, ...]:
         return ()
     for (left, before), (right, after) in itertools.pairwise(rated):
         gain = (after - before) / (right - left)
+        if gain < 0:
+            return (f"The curve's knee is at {left} cards: {right} together deliver less than those",)
         if gain < _HALF:
-            return (f"The curve's knee is at {left} cards: from there to {right} each further card brings {max(gain, 0):.2f} of a card",)
+            return (f"The curve's knee is at {left} cards: from there to {right} each further card brings {gain:.2f} of a card",)
     return (f"No knee up to {rated[-1][0]} cards: each further card brings more than half a card",)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from scaling.records import RunResult
+from scaling.records import PointResult, RunResult
 from scaling.report.figures import listing
-from scaling.spec import RunSpec
+from scaling.spec import AXES, PointSpec, RunSpec
 
 
 def first_line(spec: RunSpec, hardware: str, reason: str = "", *, measured: bool = True) -> str:
@@ -23,7 +23,7 @@ def first_line(spec: RunSpec, hardware: str, reason: str = "", *, measured: bool
     workload = spec.workload
     return _sentence(
         "Measuring" if measured else "Predicting, not measuring:",
-        what=(workload.model.name, spec.strategy.name, workload.precision, workload.optimizer),
+        what=(workload.model.name, _spread(spec.strategy.name, spec.points[-1]), workload.precision, workload.optimizer),
         batch=_batch(spec.scaling, first.batch_per_card, first.batch.batch_global),
         cards=_cards(spec.device, [point.gpus for point in spec.points], hardware),
         reason=reason,
@@ -38,7 +38,7 @@ def headline(result: RunResult) -> str:
     verb = "Measured" if point.source == "measured" else "Predicted, not measured:"
     return _sentence(
         verb,
-        what=(point.model, point.strategy, point.precision, point.optimizer),
+        what=(point.model, _spread(point.strategy, result.points[-1]), point.precision, point.optimizer),
         batch=_batch(point.scaling, point.batch_per_card, point.batch_global),
         cards=_cards(point.device, [each.gpus for each in result.points], hardware(result)),
     )
@@ -64,6 +64,14 @@ def _sentence(verb: str, *, what: Sequence[str], batch: str, cards: str, reason:
     model, strategy, precision, optimizer = what
     line = f"{verb} {model} with {strategy} in {precision} ({optimizer}, {batch}) on {cards}"
     return f"{line}; {reason}" if reason else line
+
+
+def _spread(strategy: str, point: PointSpec | PointResult) -> str:
+    """Return a strategy's name, with the degrees of a product, of which the name says too little: ``ddp (dp_shard 2 x tp 2)``."""
+    degrees = {axis: getattr(point, axis) for axis in AXES if getattr(point, axis) > 1}
+    if len(degrees) < 2 and not (strategy == "ddp" and degrees.keys() - {"dp_replicate"}):
+        return strategy
+    return f"{strategy} ({' x '.join(f'{axis} {degree}' for axis, degree in degrees.items())})"
 
 
 def _batch(scaling: str, per_card: int, total: int) -> str:

@@ -104,7 +104,8 @@ def step_tables(result: RunResult) -> tuple[TextTable, ...]:
         if (needed := point.memory) is not None:
             other = needed.needed - needed.parameters - needed.gradients - needed.optimizer - needed.activations
             parts = (needed.needed, needed.parameters, needed.gradients, needed.optimizer, needed.activations, other)
-            held.append((str(point.gpus), *(size(part) for part in parts)))
+            # Below 0 where the fullest moment holds only part of these: then no rest can be told.
+            held.append((str(point.gpus), *(size(part) if part >= 0 else MISSING for part in parts)))
     tables = (
         TextTable("what a rank exchanges in a step", ("gpus", "collective", "axis", "calls", "payload"), exchanged),
         TextTable("what a rank holds in a step", ("gpus", "peak", "parameters", "gradients", "optimizer", "activations", "other"), tuple(held)),

@@ -10,7 +10,7 @@ import itertools
 from dataclasses import dataclass
 
 from scaling.records import SHARES, Interval, PointResult, RunResult
-from scaling.report.figures import interval, number, percent, seconds
+from scaling.report.figures import interval, number, percent, seconds, size
 from scaling.report.foresight import foresight
 
 MATTERS = 0.02
@@ -97,7 +97,11 @@ def deliver(point: PointResult) -> str:
     times = speedup(point)
     if times is None:
         return f"{point.gpus} cards {delivers} {number(point.samples_per_second_global)} samples/s; the efficiency is withheld, the notes say why"
-    head = f"{point.gpus} cards {delivers} {times:.2f}x one card"
+    head = f"{_too_small(point)}{point.gpus} cards {delivers} {times:.2f}x one card"
+    if point.source == "predicted" and (point.scaling_efficiency_low or 0) > 1:
+        more = interval(point.scaling_efficiency, point.scaling_efficiency_low, point.scaling_efficiency_high)
+        why = "what one card does alone, such as the optimizer's work on all parameters, is shared out too"
+        return f"{head}: more than the sum of the single cards (efficiency {more}), because {why}"
     shares = named_shares(point)
     if shares:
         return f"{head}; {_lost(shares)}"
@@ -112,6 +116,14 @@ def deliver(point: PointResult) -> str:
     if low > 1:
         return f"{head}: more than the sum of the single cards ({efficiency})"
     return f"{head}; no loss distinguishable from {noise if point.source == 'predicted' else 'noise'} ({efficiency})"
+
+
+def _too_small(point: PointResult) -> str:
+    """Say first of all that a predicted step has no room on its cards."""
+    memory = point.memory
+    if memory is None or memory.verdict != "does_not_fit":
+        return ""
+    return f"This step does not fit its cards ({size(memory.needed)} of {size(memory.available)} a card); with enough memory "
 
 
 def advice(point: PointResult) -> tuple[str, ...]:
@@ -207,8 +219,10 @@ def _curve(points: list[PointResult]) -> tuple[str, ...]:
         return ()
     ends = f"{first_value:.2f} at {first.gpus} to {last_value:.2f} at {last.gpus} cards"
     noise = "noise" if last.source == "measured" else "the prediction's own width"
-    if last.scaling_efficiency_high >= first_low:
-        return (f"Along the curve efficiency goes from {ends}: no fall distinguishable from {noise}",)
+    if last.scaling_efficiency_high >= first_low or first_value - last_value < MATTERS:
+        return (
+            f"Along the curve efficiency goes from {ends}: no fall {'worth naming' if first_value - last_value < MATTERS else f'distinguishable from {noise}'}",
+        )
     falls = [(before - after, left.gpus, right.gpus) for (left, before), (right, after) in itertools.pairwise(known)]
     _, left_gpus, right_gpus = max(falls)
     return (f"Along the curve efficiency falls from {ends}; the largest step down is from {left_gpus} to {right_gpus}",)

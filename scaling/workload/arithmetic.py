@@ -45,8 +45,8 @@ QUIET_PATTERNS = (
         "dist",
         "segment_reduce",
     ),
-    # pointwise without the tag
-    *("hardswish", "glu", "prelu", "_prelu_kernel", "log_sigmoid*", "rrelu_with_noise*", "floor_divide*", "complex", "polar", "linalg_cross"),
+    # pointwise without the tag; Python's own operators on integers and masks (__or__) among them
+    *("__*__", "hardswish", "glu", "prelu", "_prelu_kernel", "log_sigmoid*", "rrelu_with_noise*", "floor_divide*", "complex", "polar", "linalg_cross"),
     *("hardtanh", "softplus", "softshrink", "hardshrink", "_thnn_fused_*_cell*", "_foreach_[!m]*", "_foreach_m[!m]*", "_amp_*", "*fake_quantize_*"),
     # normalisation, softmax and losses
     *("*batch_norm*", "*layer_norm*", "*group_norm*", "*rms_norm*", "_weight_norm_interface*", "renorm*", "*softmax*", "*_loss*", "binary_cross_entropy*"),

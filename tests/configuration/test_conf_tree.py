@@ -10,7 +10,9 @@ from omegaconf import OmegaConf
 
 from scaling import paths
 from scaling.catalogue.load import parse_card
-from scaling.config import RunConfig, composition_line, known_keys, load, unknown_key
+from scaling.config import RunConfig, composition_line, known_keys, load, load_flops, unknown_key
+from scaling.points import model_of
+from scaling.workload.task import check_model
 
 FILES = sorted(path.relative_to(paths.conf()) for path in paths.conf().glob("*/*.yaml"))
 
@@ -32,6 +34,14 @@ def test_every_choice_of_every_group_composes(file: Any) -> None:
         chosen: Any = getattr(config, group)
         name = chosen["name"] if isinstance(chosen, dict) else getattr(chosen, "kind" if group == "input" else "name")
         assert name == choice
+
+
+@pytest.mark.parametrize("model", [file.stem for file in FILES if file.parent.name == "model"])
+def test_every_model_can_be_counted_by_both_front_doors(model: str) -> None:
+    with initialize_config_dir(str(paths.conf()), version_base="1.3"):
+        container: Any = OmegaConf.to_container(compose("flops", overrides=[f"model={model}"]), resolve=True)
+    check_model(model_of(load_flops(container).model))
+    check_model(model_of(composed(f"model={model}").model))
 
 
 def test_there_are_files_to_compose() -> None:

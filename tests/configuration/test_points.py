@@ -212,6 +212,7 @@ def test_predicted_machines_hold_eight_cards_or_as_many_as_the_nodes_asked_for_n
         (["source=both", "gpus=8"], FOUR_CARDS, ["gpus=8", "4 CUDA cards"]),
         (["interconnect=nvlink"], TWO_CORES, ["gpus=4", "number of cards"]),
         (["interconnect=nvlink", "gpus=16"], TWO_CORES, ["gpus=16", "2 machines of gpus_per_node=8", "network=ib_ndr", "gpus_per_node=16"]),
+        (["source=predict", "gpus=4", "network=ib_hdr", "nodes=3"], TWO_CORES, ["gpus=4", "nodes=3"]),
         (["source=predict", "gpus=2", "device=cpu"], TWO_CORES, ["hardware=cpu", "memory_bandwidth_gbs"]),
         (["source=both", "gpus=2"], TWO_CORES, ["hardware=cpu"]),
         (["source=predict", "gpus=2", "input=loader"], TWO_CORES, ["input=loader"]),

@@ -23,6 +23,7 @@ UNDER_LOAD_SECONDS = 10  # under 3 s on a quiet machine
         (["precision=fp23"], ["precision=fp23", "Did you mean fp32?"]),
         (["modle=mlp"], ["modle", "did you mean model?"]),
         (["learning_rate=nan"], ["learning_rate", "finite"]),
+        (["experiment=stragler"], ["experiment=stragler", "bubble, straggler"]),
         (["steps=0"], ["steps: unknown key", "--help"]),
         (["model.layers=0", "model=gpt_tiny"], ["model.layers=0"]),
         (["model.heads=5", "model=gpt_tiny"], ["model.heads=5", "model.hidden=192", "3, 4, 6"]),

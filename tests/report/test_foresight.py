@@ -92,3 +92,18 @@ def test_the_contention_of_a_prediction_is_left_empty(predicted, make_point, mak
     table = loss_table(make_result(predicted(2, 0.2)))
     assert table.rows[0][table.headings.index("contention")] == MISSING
     assert "contention" not in loss_table(make_result(make_point(2, {"overhead": 0.2}))).headings
+
+
+def test_what_does_not_fit_is_said_first(predicted, make_result):
+    first, *_ = verdict(make_result(predicted(8, 0.1, needed=100)))
+    assert first.startswith("This step does not fit its cards (100 GB of 80.0 GB a card); with enough memory 8 cards would deliver (predicted) 7.20x")
+
+
+def test_more_than_the_sum_of_the_cards_is_predicted_with_its_reason(predicted, make_result):
+    first, *_ = verdict(make_result(predicted(8, -0.2)))
+    assert "more than the sum of the single cards" in first and "optimizer" in first
+
+
+def test_cards_that_make_it_slower_are_said_to(predicted):
+    (line,) = knee([predicted(1), predicted(2, 0.1), predicted(4, 0.9)])
+    assert line == "The curve's knee is at 2 cards: 4 together deliver less than those"
