@@ -62,6 +62,7 @@ def test_what_was_measured_is_kept_and_marked(
     assert found.parent.info.status == "KILLED"
 
 
+@pytest.mark.faults  # tests/launch kills drivers without a curve, every time
 def test_a_killed_driver_leaves_no_rank_and_its_samples_are_on_disk(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]], short: Callable[..., list[str]], living: Callable[[Path], list[int]]
 ) -> None:

@@ -30,7 +30,7 @@ def test_there_are_commands_of_each_kind() -> None:
     assert any(line.startswith("python -m scaling.flops ") for line in COMMANDS)
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("line", [pytest.param(line, marks=pytest.mark.long) if line.endswith(MEASURING) else line for line in COMMANDS])
 def test_a_command_of_the_readme_works(line: str, tmp_path: Path) -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # else make talks of its parent
     environment = {**inherited, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

@@ -10,27 +10,28 @@ from typing import Any
 
 import pytest
 
-UNDER_LOAD_SECONDS = 10  # under 3 s on a quiet machine
+LONG = pytest.mark.long  # tests/configuration refuses all of these without a process of their own
+UNDER_LOAD_SECONDS = 30  # under 3 s on a quiet machine
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (["batch_per_card=0"], ["batch_per_card=0", "a positive integer"]),
-        (["batch_per_card="], ["batch_per_card=(blank)", "a positive integer"]),
+        pytest.param(["batch_per_card="], ["batch_per_card=(blank)", "a positive integer"], marks=LONG),
         (["gpus=[2,2]"], ["gpus=[2, 2]", "twice"]),
-        (["gpus=999", "device=cpu"], ["gpus=999", "measure.oversubscribe=true"]),
-        (["precision=fp23"], ["precision=fp23", "Did you mean fp32?"]),
+        pytest.param(["gpus=999", "device=cpu"], ["gpus=999", "measure.oversubscribe=true"], marks=LONG),
+        pytest.param(["precision=fp23"], ["precision=fp23", "Did you mean fp32?"], marks=LONG),
         (["modle=mlp"], ["modle", "did you mean model?"]),
-        (["learning_rate=nan"], ["learning_rate", "finite"]),
+        pytest.param(["learning_rate=nan"], ["learning_rate", "finite"], marks=LONG),
         (["experiment=stragler"], ["experiment=stragler", "bubble, straggler"]),
-        (["steps=0"], ["steps: unknown key", "--help"]),
-        (["model.layers=0", "model=gpt_tiny"], ["model.layers=0"]),
+        pytest.param(["steps=0"], ["steps: unknown key", "--help"], marks=LONG),
+        pytest.param(["model.layers=0", "model=gpt_tiny"], ["model.layers=0"], marks=LONG),
         (["model.heads=5", "model=gpt_tiny"], ["model.heads=5", "model.hidden=192", "3, 4, 6"]),
         (["device=cpu", "gpus=4", "interconnect=nvlink"], ["interconnect=nvlink", "device=cpu 'gpus=[1,2]'"]),
         (["launcher=inline", "device=cpu", "gpus=2"], ["launcher=inline", "gpus=1"]),
         (["-m", "device=cpu", "gpus=0,-1"], ["gpus="]),
-        (["gpus=[1,2"], ["gpus=[1,2", "quote"]),
+        pytest.param(["gpus=[1,2"], ["gpus=[1,2", "quote"], marks=LONG),
     ],
     ids=lambda value: " ".join(value),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.long]
 
 TOLERANCE = 0.03  # of a step of 150 ms: 4.5 ms, and it works for 2 to 3 ms besides sleeping
 

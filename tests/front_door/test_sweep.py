@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.ranks, pytest.mark.long]  # a sweep of two jobs is part of every test_strong_scaling.py
+pytestmark = [pytest.mark.ranks, pytest.mark.long]
 
 
 def test_a_sweep_over_cards_and_precisions_gives_a_result_for_each_and_no_other_folder(
