@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from scaling import front_door
 from scaling.batches import micro_batch_of
 from scaling.config import FlopsConfig, load_flops
-from scaling.points import model_of
 from scaling.report.figures import number
+from scaling.targets import model_of
 
 if TYPE_CHECKING:
     from scaling.step_records import FlopCount

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from scaling.batches import batch_of, samples_of, solo_batch
 from scaling.config import RunConfig
 from scaling.degrees import resolve_degrees
 from scaling.errors import NotHere, UserError
 from scaling.layout import cards_on_nodes, cards_per_node, cores_over_nodes, links_of
-from scaling.spec import AXES, InputDelay, InputSpec, MeasureSpec, PointSpec, RunSpec, TargetSpec, TensorSpec, WorkloadSpec
+from scaling.spec import AXES, InputDelay, InputSpec, MeasureSpec, PointSpec, RunSpec, WorkloadSpec
+from scaling.targets import model_of, target_of, tensor_of
 
 _BY_DEVICE = {"cpu": {"block_seconds": 0.5, "soak_seconds": 0.0}, "cuda": {"block_seconds": 2.0, "soak_seconds": 30.0}}
 """Protocol numbers that depend on the device: GPUs need longer blocks and settle with heat."""
 _CARDS_OF_A_MACHINE = 8
 """Of the HGX, DGX and MI300X platforms that the catalogue's links are measured on."""
-_TENSOR_KEYS = ("tp_plan", "tp_sequence_plan", "tp_preparation")
-"""Keys of a model's YAML that are for the strategy and not for the model's factory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +133,7 @@ def _spec(
             seed=config.seed,
             recompute=config.recompute,
             compile=config.compile,
-            tensor=_tensor(config.model),
+            tensor=tensor_of(config.model),
         ),
         strategy=target_of(config.strategy, "strategy", drop=AXES),
         scaling=config.scaling,
@@ -218,40 +217,6 @@ def _check_named(config: RunConfig, device: str, machine: Machine, most: int) ->
     if config.interconnect is not None and most > 1 and config.interconnect["name"] != machine.interconnect:
         have = f"the cards of {machine.place} are connected by {machine.interconnect or 'an unknown link'}"
         raise NotHere(f"interconnect={config.interconnect['name']}: {have}; leave interconnect out to measure that", have)
-
-
-def model_of(group: Mapping[str, Any]) -> TargetSpec:
-    """Return the factory that the composed group ``model`` names, with its arguments.
-
-    Raises:
-        UserError: The group has no name or no target.
-    """
-    return target_of(group, "model", drop=("batch_per_card", *_TENSOR_KEYS))
-
-
-def target_of(group: Mapping[str, Any], kind: str, drop: tuple[str, ...] = ()) -> TargetSpec:
-    """Return the callable that a composed group names, with its arguments.
-
-    Args:
-        group: The group's keys.
-        kind: The group's name, for the message.
-        drop: Keys that are not the callable's.
-
-    Raises:
-        UserError: The group has no name or no target.
-    """
-    if not isinstance(group.get("_target_"), str) or not isinstance(group.get("name"), str):
-        raise UserError(f"{kind}: its YAML needs the keys name and _target_ (a callable such as my_module:my_{kind}); it has {', '.join(sorted(group))}")
-    arguments = {key: value for key, value in group.items() if key not in {"name", "_target_", *drop}}
-    return TargetSpec(name=group["name"], target=group["_target_"], arguments=arguments)
-
-
-def _tensor(model: Mapping[str, Any]) -> TensorSpec:
-    for key in _TENSOR_KEYS[:2]:
-        plan = model.get(key) or {}
-        if not isinstance(plan, Mapping) or not all(isinstance(style, str) for style in plan.values()):
-            raise UserError(f"model.{key} must map layer names to styles, for example {{'blocks.*.up': colwise}}; it is {plan!r}")
-    return TensorSpec(plan=model.get("tp_plan") or {}, sequence_plan=model.get("tp_sequence_plan") or {}, preparation=model.get("tp_preparation") or "")
 
 
 def _point(config: RunConfig, gpus: int, per_node: int) -> PointSpec:

@@ -85,19 +85,7 @@ def prepare(step: TracedStep, *, compiled: bool = False) -> Prepared:
         ValueError: The schedule cannot run, an action has no program, or a program names a segment that is not there.
     """
     segments = [fused(segment) for segment in step.segments] if compiled else step.segments
-    # Equal operators with other repetitions are one row.
-    unique: dict[object, int] = {}
-    row, segment, count = [], [], []
-    operators: list[Operator] = []
-    for index, entries in enumerate(segments):
-        for operator in entries:
-            single = operator if operator.count == 1 else replace(operator, count=1)
-            position = unique.setdefault(single, len(unique))
-            if position == len(operators):
-                operators.append(single)
-            row.append(position)
-            segment.append(index)
-            count.append(operator.count)
+    operators, row, segment, count = _rows(segments)
     issued: dict[tuple[Collective, str], int] = {}
     programs = tuple(tuple(_codes(program, issued)) for program in step.programs)
     lanes = tuple(dict.fromkeys(lane for _, lane in issued))
@@ -135,6 +123,23 @@ def prepare(step: TracedStep, *, compiled: bool = False) -> Prepared:
         issues=np.array([sum(kind in (ISSUE, EXCHANGE) for kind, _, _ in codes) for codes in programs], dtype=np.float64),
         times=times,
     )
+
+
+def _rows(segments: Sequence[Sequence[Operator]]) -> tuple[list[Operator], list[int], list[int], list[int]]:
+    """Return the different operators, and of each entry of a segment which of them it is, its segment and its repetitions."""
+    unique: dict[object, int] = {}
+    row, segment, count = [], [], []
+    operators: list[Operator] = []
+    for index, entries in enumerate(segments):
+        for operator in entries:
+            single = operator if operator.count == 1 else replace(operator, count=1)
+            position = unique.setdefault(single, len(unique))
+            if position == len(operators):
+                operators.append(single)
+            row.append(position)
+            segment.append(index)
+            count.append(operator.count)
+    return operators, row, segment, count
 
 
 def _codes(program: Sequence[Event], issued: dict[tuple[Collective, str], int]) -> Iterator[Code]:

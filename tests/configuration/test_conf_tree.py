@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from scaling import paths
 from scaling.catalogue.load import parse_card
 from scaling.config import RunConfig, composition_line, known_keys, load, load_flops, unknown_key
-from scaling.points import model_of
+from scaling.targets import model_of
 from scaling.workload.task import check_model
 
 FILES = sorted(path.relative_to(paths.conf()) for path in paths.conf().glob("*/*.yaml"))
