@@ -135,8 +135,8 @@ def _carry_out(
             progress.close()
         if predicting is not None:
             result = _with_prediction(result, *predicting, folder, container, now)
+            write_result(result, folder)
         assert result is not None  # a request is measured, predicted, or both
-        write_result(result, folder)
         show(result, console, folder)
         say(console, _publish(result, folder, config))
     if result.interrupted:

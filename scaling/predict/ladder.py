@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from scaling import records
 from scaling.predict.intervals import Timing, propagate
 from scaling.predict.rungs import Rungs
 from scaling.records import Interval
 
-RUNGS = ("solo", "concurrent", "paced", "sharded", "scheduled", "parallel")
-CAUSES = ("contention", "imbalance", "overhead", "bubble", "exposed_communication")
+# No input pipeline is predicted, and no rung is ever withheld.
+RUNGS = tuple(rung for rung in records.RUNGS if rung != "fed")
+CAUSES = tuple(share for share in records.SHARES if share != "unexplained")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from scaling import paths
 from scaling.predict.trace.asked import Asked
 from scaling.predict.trace.assemble import assembled
-from scaling.predict.trace.fold import NotFoldable, grown
+from scaling.predict.trace.fold import NotFoldable, drawn_out
 from scaling.predict.trace.keep import kept
 from scaling.predict.trace.pipelines import pipelined, stages_of
 from scaling.predict.trace.recording import Pipeline, Recording
@@ -97,15 +97,12 @@ def _at_depth(asked: Asked, record: Recorder) -> Recording:
     """Return the recording of a step at the model's full depth, from two shallow models where its factory takes a depth."""
     argument = asked.workload.model.depth_argument
     depth = asked.workload.model.arguments.get(argument, 0)
-    for shallow in DEPTHS[len(asked.degrees) > 1 :]:
-        if depth <= shallow + 2:
-            break
-        try:
-            two = [record(asked.with_depth(argument, blocks)) for blocks in (shallow, shallow + 2)]
-            return grown(two[0], two[1], depth - shallow)
-        except NotFoldable:
-            continue
-    return record(asked)
+    if not depth:
+        return record(asked)
+    try:
+        return drawn_out(lambda blocks: record(asked.with_depth(argument, blocks)), depth, DEPTHS[len(asked.degrees) > 1 :])
+    except NotFoldable:
+        return record(asked)
 
 
 def _arranged(strategy: TargetSpec, model: TargetSpec, ranks: int, batches: int, folder: Path | None) -> Pipeline:

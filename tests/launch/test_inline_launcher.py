@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +13,16 @@ from launch.inline import InlineLauncher, InlineRanks
 from scaling import spec as specs
 from scaling.errors import Interrupted, RankFailure, UserError
 from scaling.experiment import measure
-from scaling.spec import BatchSpec, MeasureSpec, PointSpec, RunSpec, TargetSpec, WorkloadSpec
+from scaling.spec import RunSpec, TargetSpec
+from tests.launch import faulty_spec
 
-BATCH = BatchSpec(batch_global=2, batch_per_data_rank=2, micro_batch=2, grad_accumulation=1)
 TASK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def spec_of(target: str = "scaling.workload.timed:timed", launches: int = 1, **arguments: Any) -> RunSpec:
-    core = min(os.sched_getaffinity(0))
-    return RunSpec(
-        run_id="inline",
-        device="cpu",
-        workload=WorkloadSpec(model=TargetSpec(name="model", target=target, arguments=arguments), precision="fp32", optimizer="sgd", learning_rate=0.1, seed=0),
-        strategy=TargetSpec(name="ddp", target="scaling.strategies.ddp:apply"),
-        scaling="weak",
-        solo=BATCH,
-        points=(PointSpec(name="gpus1", gpus=1, nodes=1, batch_per_card=2, batch=BATCH, dp_replicate=1),),
-        measure=MeasureSpec(
-            name="quick",
-            rounds=1,
-            rounds_max=1,
-            half_width=0.02,
-            launches=launches,
-            block_steps=3,
-            block_seconds=0.0,
-            drop_steps=1,
-            warmup_steps=1,
-            warmup_steps_max=1,
-            soak_seconds=0.0,
-            timeout=30.0,
-            budget_seconds=60.0,
-            oversubscribe=False,
-            seed=0,
-        ),
-        threads_per_rank=1,
-        affinity=((core,),),
-    )
+    faulty = faulty_spec.spec_of(world_size=1)
+    workload = replace(faulty.workload, model=TargetSpec(name="model", target=target, arguments=arguments))
+    return replace(faulty, workload=workload, measure=replace(faulty.measure, launches=launches))
 
 
 def start(folder: Path, target: str = "scaling.workload.timed:timed", **arguments: Any) -> InlineRanks:

@@ -40,7 +40,9 @@ def test_a_reader_that_goes_away_ends_the_printing_and_not_the_run(make_result, 
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as stream:
-        console.show(make_result(make_point(1)), console.open_console(stream), FOLDER)
+        opened = console.open_console(stream)
+        console.show(make_result(make_point(1)), opened, FOLDER)
+        assert opened.quiet
 
 
 def test_a_pipe_gets_no_control_codes_even_when_colour_is_forced(monkeypatch, make_result, make_point, failed_point):

@@ -6,7 +6,7 @@ is what the additional blocks launch, and it is repeated; if not, the model is r
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -81,6 +81,27 @@ def extended(shallow: Sequence[Entry], deep: Sequence[Entry], more: int) -> list
     stretch = tuple(deep[found.begin : found.begin + found.period])
     stretches = [(tuple(shallow[: found.begin]), 1), (stretch, times), (tuple(shallow[found.begin :]), 1)]
     return [(entries, count) for entries, count in stretches if entries and count]
+
+
+def drawn_out(at: Callable[[int], Recording], blocks: int, depths: Sequence[int]) -> Recording:
+    """Return the recording of so many blocks: as it is where they are few, else drawn out from two shallow ones.
+
+    Args:
+        at: Makes or reads the recording of a number of blocks.
+        blocks: How many are wanted.
+        depths: Blocks of the shallower recording, tried in turn; the deeper one has two more.
+
+    Raises:
+        NotFoldable: None of the depths serves.
+    """
+    for shallow in depths:
+        if blocks <= shallow + 2:
+            return at(blocks)
+        try:
+            return grown(at(shallow), at(shallow + 2), blocks - shallow)
+        except NotFoldable:
+            continue
+    raise NotFoldable
 
 
 def grown(shallow: Recording, deep: Recording, more: int) -> Recording:

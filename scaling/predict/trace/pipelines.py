@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from scaling.predict.trace import optimizers
 from scaling.predict.trace.asked import Asked
 from scaling.predict.trace.assemble import Flops, completed, flops_of, lasting_bytes, memory_of, notes_of
 from scaling.predict.trace.events import Library
-from scaling.predict.trace.fold import NotFoldable, grown
+from scaling.predict.trace.fold import NotFoldable, drawn_out
 from scaling.predict.trace.optimizers import Stepped
 from scaling.predict.trace.recording import Item, Pipeline, Program, Recording
 from scaling.predict.trace.rescale import Rescaling
@@ -106,19 +107,9 @@ def _drawn(asked: Asked, pipeline: Pipeline, depth: int, record: Recorder) -> li
         world = _shortened(asked, pipeline, kinds, split=[blocks] * kinds).with_depth(argument, blocks * kinds - fixed)
         return record(_of_rank(world, kind))
 
-    def at(kind: int, blocks: int) -> Recording:
-        for shallow in depths:
-            if blocks <= shallow + 2:
-                return short(kind, blocks)
-            try:
-                return grown(short(kind, shallow), short(kind, shallow + 2), blocks - shallow)
-            except NotFoldable:
-                continue
-        raise NotFoldable
-
     sizes = pipeline.split or balance(_costs(short(0, depths[0] + 2).units, depth + fixed), pipeline.stages)
     kind_of = [0, *(1 for _ in sizes[1:-1]), kinds - 1]
-    made = {(kind, blocks): at(kind, blocks) for kind, blocks in dict.fromkeys(zip(kind_of, sizes, strict=True))}
+    made = {(kind, blocks): drawn_out(partial(short, kind), blocks, depths) for kind, blocks in dict.fromkeys(zip(kind_of, sizes, strict=True))}
     return [_Stage(made[kind, blocks], kind) for kind, blocks in zip(kind_of, sizes, strict=True)]
 
 
