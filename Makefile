@@ -16,9 +16,11 @@ help:
 
 setup: $(VENV)/.ready
 
+# Bytecode is made once, on all cores: pip makes it on one, and where the environment forbids Python to keep it every rank would compile torch anew.
 $(VENV)/.ready: requirements.lock pyproject.toml
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --no-compile --disable-pip-version-check --requirement requirements.lock
+	$(PYTHON) -m compileall -qq -j 0 $(VENV)/lib || true # some packages carry files for newer Pythons
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
@@ -51,6 +53,7 @@ benchmark: setup
 accuracy: setup
 	$(PYTHON) benchmarks/fit.py
 	$(PYTHON) benchmarks/accuracy.py
+	$(PYTHON) benchmarks/steps.py
 
 nodes: setup
 	$(PYTHON) -m pytest -m nodes $(PYTEST_ARGS)

@@ -1,24 +1,41 @@
-"""Whole training steps that others published, predicted through the product's own path: trace, price, schedule."""
+"""Whole training steps that others published, predicted through the product's own path: trace, price, schedule.
+
+    python benchmarks/steps.py          print the table and rewrite its section of docs/accuracy.md (ten minutes: each row is traced)
+    python benchmarks/steps.py fit      how far the fitted constants of a step are from what the rows marked ``fit`` ask for; exits 1 where more than 0.05
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from scipy.optimize import least_squares
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import page
 
 from scaling import paths
 from scaling.config import load
 from scaling.equipment import choose
 from scaling.points import Machine
+from scaling.predict.price import price
 from scaling.prediction import Forecast, Oracle
 
 DATA = Path(__file__).with_name("data") / "steps.csv"
 NOTHING_HERE = Machine(cores=(0,), gpus=())
+START, END = "<!-- whole steps: written by benchmarks/steps.py -->", "<!-- end of whole steps -->"
+TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -26,19 +43,22 @@ class Step:
     """A published step.
 
     Attributes:
+        use: ``fit``: constants were fitted on it. ``held out``: none was.
         overrides: What describes it on the command line of ``scaling.run``.
         seconds: Published.
         differs: What the product's run would do otherwise.
     """
 
     name: str
+    use: str
     overrides: tuple[str, ...]
     seconds: float
     source: str
     differs: str
 
+    @cached_property
     def forecast(self) -> Forecast:
-        """Predict it.
+        """The prediction.
 
         Raises:
             UserError: It cannot be predicted.
@@ -49,27 +69,97 @@ class Step:
         assert choice.equipment is not None  # it is only predicted
         return Oracle(choice.spec, choice.equipment).forecast(choice.spec.points[0])
 
+    @property
+    def predicted(self) -> float:
+        """Seconds."""
+        return self.forecast.rungs.parallel.seconds
+
+    @property
+    def error(self) -> float:
+        """Predicted over published, less 1."""
+        return self.predicted / self.seconds - 1
+
+    @property
+    def family(self) -> str:
+        """Who published it."""
+        return self.source.partition(" (")[0].partition(",")[0]
+
+    @property
+    def inside(self) -> bool:
+        """Whether the published time lies in the predicted interval."""
+        low, high = self.forecast.rungs.parallel.interval
+        return low <= self.seconds <= high
+
+    def parts(self) -> Mapping[str, float]:
+        """Return the seconds that a card spends on products, attention and everything else, waiting included."""
+        pace = self.forecast.pace
+        prepared = pace.prepared
+        runs = prepared.times.sum(axis=0) @ prepared.runs / prepared.order.lanes
+        times = np.bincount(prepared.row, weights=prepared.count * runs[prepared.segment], minlength=len(prepared.table.operators))
+        seconds = times * price(prepared.table, pace.scene.links.card).seconds
+        products, attention = (float(seconds[prepared.table.rows(kind)].sum()) for kind in ("matmul", "attention"))
+        return {"products": products, "attention": attention, "rest": self.predicted - products - attention}
+
 
 def steps() -> Iterator[Step]:
     """Yield the rows of ``data/steps.csv``."""
     with DATA.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            yield Step(row["name"], tuple(row["overrides"].split()), float(row["seconds"]), row["source"], row["differs"])
+            yield Step(row["name"], row["use"], tuple(row["overrides"].split()), float(row["seconds"]), row["source"], row["differs"])
 
 
-def lines() -> Iterator[str]:
-    """Yield the table of whole steps."""
-    yield "| step | published | predicted | interval | error | largest share of the loss | what the published run did otherwise |"
+def line(step: Step) -> str:
+    """Return the row of a step in the table."""
+    low, high = step.forecast.rungs.parallel.interval
+    figures = f"{step.seconds:.3g} s | {step.predicted:.3g} s | {low:.3g} to {high:.3g} s | {step.error:+.0%}"
+    return f"| {step.name} | {step.use} | {figures} | {step.differs} |"
+
+
+def lines(rows: Sequence[Step]) -> Iterator[str]:
+    """Yield the summary by publisher, then the table of whole steps."""
+    groups: defaultdict[tuple[str, str], list[Step]] = defaultdict(list)
+    for step in rows:
+        groups[step.family, step.use].append(step)
+    yield "| published by | use | steps | median error | mean error | furthest | inside the interval |"
     yield "|---|---|---|---|---|---|---|"
-    for step in steps():
-        found = step.forecast()
-        seconds, (low, high) = found.rungs.parallel.seconds, found.rungs.parallel.interval
-        shares = found.ladder.shares if found.ladder else {}
-        worst = max(shares, key=lambda cause: shares[cause], default="")
-        figures = f"{step.seconds:.3g} s | {seconds:.3g} s | {low:.3g} to {high:.3g} s | {seconds / step.seconds - 1:+.0%}"
-        yield f"| {step.name} | {figures} | {worst} | {step.differs} |"
+    for (family, use), group in groups.items():
+        sizes = [abs(step.error) for step in group]
+        furthest = max((step.error for step in group), key=abs)
+        inside = sum(step.inside for step in group) / len(group)
+        yield f"| {family} | {use} | {len(group)} | {statistics.median(sizes):.1%} | {statistics.mean(sizes):.1%} | {furthest:+.0%} | {inside:.0%} |"
+    yield ""
+    yield "| step | use | published | predicted | interval | error | what the published run did otherwise |"
+    yield "|---|---|---|---|---|---|---|"
+    yield from map(line, rows)
+
+
+def asked(rows: Sequence[Step]) -> dict[str, float]:
+    """Return the factors on the times of products (all rows) and of torch's attention (torchtitan's rows, by card) that meet the published times best."""
+    parts = [step.parts() for step in rows]
+    kernels = [f"attention of {step.overrides[0]}" if step.family.startswith("torchtitan") else f"attention of {step.family}" for step in rows]
+    names = ["products", *dict.fromkeys(kernels)]
+
+    def errors(logs: Any) -> list[float]:
+        factor = dict(zip(names, np.exp(logs), strict=True))
+        scaled = [part["products"] * factor["products"] + part["attention"] * factor[kernel] + part["rest"] for part, kernel in zip(parts, kernels, strict=True)]
+        return [float(np.log(seconds / step.seconds)) for seconds, step in zip(scaled, rows, strict=True)]
+
+    found = least_squares(errors, np.zeros(len(names)), loss="soft_l1", f_scale=0.05)
+    return dict(zip(names, np.exp(found.x).tolist(), strict=True))
+
+
+def main() -> int:
+    """Rewrite the section, or fit."""
+    if sys.argv[1:] == ["fit"]:
+        factors = asked([step for step in steps() if step.use == "fit"])
+        for name, factor in factors.items():
+            print(f"{name}: the rows ask for {factor:.3f} of its time")
+        return int(abs(factors["products"] - 1) > TOLERANCE)
+    section = "\n".join(lines(list(steps())))
+    print(section)
+    page.rewrite(START, END, section)
+    return 0
 
 
 if __name__ == "__main__":
-    for line in lines():
-        print(line, flush=True)
+    sys.exit(main())

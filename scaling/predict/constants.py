@@ -25,6 +25,9 @@ TRANSFER_SPREAD = {True: 0.09, False: 0.19}
 # Sustained rate over power limit: exponent from the two pairs of cards that differ in power alone (benchmarks/fit.py: power_exponent).
 POWER_EXPONENT = 0.205
 _LEAST_SUSTAINED = 0.4
+# Matrix products and attention inside a whole step over the same kernels under constant load alone: neighbours leave caches cold and tails of waves empty.
+# Fitted on published steps of A100 and H100 (benchmarks/steps.py fit). A process's rates are put in by hand, for its own steps.
+IN_STEP = 0.91
 # Where nothing is known. A flat 0.75 of peak misses published matrix products by 10 to 22 %; memory as in aiconfigurator (0.8 and 3 us).
 _MATMUL = MatmulConstants(emax=0.75, k0=0, emem=0.8, t0_us=3, small=0, spread=0.25, source="flat 0.75 of the dense peak", origin="roofline")
 _SUSTAINED = SustainedConstants(tn=0.84, nn=0.84, nt=0.84, spread=0.12, source="median of A100, H100, H200 and B200", origin="roofline")
@@ -86,12 +89,13 @@ def constants_of(card: Card, cards: Mapping[str, Card]) -> CardConstants:
         raise UserError(f"hardware={card.name}: prediction needs the key {missing} in conf/hardware/{card.name}.yaml, or hardware.{missing}=...")
     line = _line(card, cards)
     sustained, donor = _section(line, "sustained", _SUSTAINED)
+    in_step = 1.0 if card.is_process else IN_STEP
     return CardConstants(
         card=card,
         matmul=_section(line, "matmul", _MATMUL)[0],
-        sustained=_at_power(sustained, card, donor),
+        sustained=_times(_at_power(sustained, card, donor), in_step, "tn", "nn", "nt"),
         memory=_section(line, "memory", _MEMORY)[0],
-        attention=_section(line, "attention", _ATTENTION)[0],
+        attention=_times(_section(line, "attention", _ATTENTION)[0], in_step, "forward", "backward"),
         collectives=None if card.link is None else _collectives(line, card.link),
         sm_count=card.sm_count,
         bandwidth=card.memory_bandwidth_gbs * 1e9,
@@ -132,6 +136,11 @@ def _at_power(values: SustainedConstants, card: Card, donor: Card) -> SustainedC
         return values
     factor = (watts / other) ** POWER_EXPONENT
     return replace(values, **{layout: min(1.0, max(_LEAST_SUSTAINED, getattr(values, layout) * factor)) for layout in ("tn", "nn", "nt")})
+
+
+def _times(values: Values, factor: float, *names: str) -> Values:
+    """Return a section with some of its rates multiplied."""
+    return replace(values, **{name: getattr(values, name) * factor for name in names})
 
 
 def _watts_per_tflop(card: Card) -> float | None:

@@ -38,6 +38,7 @@ def gpt(layers: Count, hidden: Count, heads: Heads, seq: Count, vocab: Count) ->
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
+        activation_function="gelu_pytorch_tanh",  # GPT-2's own formula as one kernel: written out it is eight, in fp32 under autocast
         use_cache=False,
         bos_token_id=None,
         eos_token_id=None,

@@ -14,6 +14,7 @@ def figures(out: str) -> dict[str, list[str]]:
     return {line[:22].strip(): line[22:].split() for line in out.splitlines()[1:]}
 
 
+@pytest.mark.long  # tests/workload counts it, and the README's test runs the command, every time
 def test_resnet50_has_the_parameters_and_macs_of_the_literature(run: Callable[..., Any], tmp_path: Path) -> None:
     shown = run(tmp_path, "model=resnet50", "batch_per_card=2", module="scaling.flops")
     assert (shown.code, shown.err) == (0, "")

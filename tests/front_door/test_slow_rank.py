@@ -10,9 +10,9 @@ import pytest
 
 pytestmark = pytest.mark.ranks
 
-SLEEP, DELAY = 0.12, 0.12
+SLEEP, DELAY = 0.2, 0.2
 TOLERANCE = 0.03
-"""Of the sum of the cards, and of each figure. Of the slower rank's step of 240 ms that is 7 ms: a step works for 2 to 3 ms besides sleeping."""
+"""Of the sum of the cards, and of each figure. Of the slower rank's step of 400 ms that is 12 ms: a step works for 2 to 9 ms besides sleeping, by machine."""
 
 
 @pytest.fixture(scope="module")

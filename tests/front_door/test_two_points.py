@@ -25,14 +25,14 @@ smallest share that any other test asks for (0.33)."""
 
 @pytest.fixture(scope="module")
 def curve(run: Callable[..., Any], short: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return run(tmp_path_factory.mktemp("two_points"), "gpus=[1,2]", *short(STEP_SECONDS / 2, rounds=5, rounds_max=5))
+    return run(tmp_path_factory.mktemp("two_points"), "gpus=[1,2]", *short(STEP_SECONDS / 2))
 
 
 def test_all_points_are_measured_and_the_exit_code_says_so(curve: Any) -> None:
     assert (curve.code, curve.err) == (0, "")
     assert [(point["gpus"], point["status"], point["rounds"], point["source"]) for point in curve.result()["points"]] == [
-        (1, "ok", 5, "measured"),
-        (2, "ok", 5, "measured"),
+        (1, "ok", 3, "measured"),
+        (2, "ok", 3, "measured"),
     ]
 
 
@@ -54,7 +54,7 @@ def test_a_person_reads_what_is_measured_the_table_the_verdict_and_where_it_is(c
     lines = curve.out.splitlines()
     (folder,) = curve.folders()
     assert lines[0].startswith("Measuring timed with ddp in fp32 (adamw, weak scaling, 8 samples per card and step) on 1 and 2 CPU worker processes (")
-    assert "measuring, round 5/5" in curve.out
+    assert "measuring, round 3/3" in curve.out
     table = next(index for index, line in enumerate(lines) if "step time" in line)
     assert {"gpus", "samples/s", "efficiency"} <= {cell.strip() for cell in lines[table].split("|")}
     assert [row.split("|")[1].strip() for row in lines[table + 2 : table + 4]] == ["1", "2"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import accuracy
 import fit
 import numpy as np
+import page
 import pytest
+import steps
 from published import CARDS, links, predicted_us, ring_shares, series
 
 from scaling.predict.constants import constants_of
@@ -64,5 +66,18 @@ def test_the_best_published_product_lies_about_a_tenth_above_a_typical_one(name:
 
 
 def test_the_document_says_what_its_script_finds() -> None:
-    text = accuracy.DOCUMENT.read_text(encoding="utf-8")
-    assert accuracy.document(text) == text
+    assert page.written(accuracy.START, accuracy.END) == accuracy.section()
+
+
+def test_a_whole_published_step_is_met() -> None:
+    (step,) = [step for step in steps.steps() if step.name.startswith("MPT-125m, 8 A100, seq 2048")]
+    assert step.predicted == pytest.approx(step.seconds, rel=0.06)
+    assert step.inside
+
+
+@pytest.mark.long
+def test_the_document_says_of_every_whole_step_what_its_script_finds() -> None:
+    rows = list(steps.steps())
+    assert page.written(steps.START, steps.END).splitlines() == list(steps.lines(rows))
+    median = np.median([abs(step.error) for step in rows if step.family != "Narayanan et al. 2021"])
+    assert median < 0.05
