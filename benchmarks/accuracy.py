@@ -145,14 +145,14 @@ def matmul_lines() -> Iterator[str]:
         card = CARDS[row["hardware"]]
         m, n, k = (int(row[name]) for name in "mnk")
         dtype, published = row["dtype"], float(row["tflops"])
-        own = constants_of(card, CARDS)
+        own = replace(constants_of(card, CARDS), in_step=1.0)  # published alone, not inside a step
         burst = replace(own, sustained=replace(own.sustained, tn=1.0))
         assert card.pricing is not None
         donor = donors.get(card.name)
         lent = None
         if donor is not None and dtype == "bf16":
             stripped = constants_of(replace(card, pricing=replace(card.pricing, matmul=None, sibling=donor)), CARDS)
-            lent = replace(stripped, sustained=burst.sustained)
+            lent = replace(stripped, sustained=burst.sustained, in_step=1.0)
 
         def rate(constants: CardConstants, m: int = m, n: int = n, k: int = k, dtype: str = dtype) -> float:
             return 2 * m * n * k / price(OperatorTable.of([matmul(m, n, k, dtype=dtype)]), constants).seconds[0] / 1e12
@@ -189,12 +189,12 @@ PRODUCTS = """\
 ## Matrix products
 
 Published: the best of many shapes, mean of 100 iterations (MAMF), so a model of typical shapes lies about 10 % below it by construction: 0.90 is
-the median ratio of a typical to the best burst on the four cards that have both. *Burst*: without the derate for constant load. *Sustained*: as
-operators of a step are priced. The five constants were fitted on tables that are not in this repository; their errors there: A100 6.3 %, H100 5.8 %,
+the median ratio of a typical to the best burst on the four cards that have both. *Burst*: without the derate for constant load. *Sustained*: under
+constant load. The five constants were fitted on tables that are not in this repository; their errors there: A100 6.3 %, H100 5.8 %,
 H200 5.9 %, B200 6.2 %, GB200 9.8 %, L40S 10.2 %, RTX PRO 6000 5.4 %; without any data of the target card H100 to H200 6.1 %, A100 and H100 to B200
 8.9 %, A100 to H100 14.1 %, to L40S 19 %. Circular by construction: the sustained rates of H100, H200, B200, GB200 and GH200, all of MI300X and MI325X,
-and fp8 relative to bf16. *Sustained* holds the factor for a whole step (0.91, see below) as well: the B200's 0.83 under constant load is then the 0.74
-of SimuMax's training-style runs.
+and fp8 relative to bf16. Inside a step every product is priced another 0.91 lower (see below): the B200's 0.83 under constant load is then the 0.74 of
+SimuMax's training-style runs.
 """
 
 

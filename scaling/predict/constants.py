@@ -45,6 +45,8 @@ class CardConstants:
 
     Attributes:
         collectives: ``None`` for a card without links of its own.
+        bandwidth: Of its memory in bytes/s.
+        in_step: Rate of matrix products and attention inside a whole step over that of the same kernels alone.
     """
 
     card: Card
@@ -54,7 +56,8 @@ class CardConstants:
     attention: AttentionConstants
     collectives: CollectiveConstants | None
     sm_count: int
-    bandwidth: float  # bytes/s
+    bandwidth: float
+    in_step: float
 
     def peak(self, dtype: str) -> tuple[float, bool]:
         """Return the dense peak in FLOP/s for a dtype, and whether the card has units of its own for it.
@@ -89,16 +92,16 @@ def constants_of(card: Card, cards: Mapping[str, Card]) -> CardConstants:
         raise UserError(f"hardware={card.name}: prediction needs the key {missing} in conf/hardware/{card.name}.yaml, or hardware.{missing}=...")
     line = _line(card, cards)
     sustained, donor = _section(line, "sustained", _SUSTAINED)
-    in_step = 1.0 if card.is_process else IN_STEP
     return CardConstants(
         card=card,
         matmul=_section(line, "matmul", _MATMUL)[0],
-        sustained=_times(_at_power(sustained, card, donor), in_step, "tn", "nn", "nt"),
+        sustained=_at_power(sustained, card, donor),
         memory=_section(line, "memory", _MEMORY)[0],
-        attention=_times(_section(line, "attention", _ATTENTION)[0], in_step, "forward", "backward"),
+        attention=_section(line, "attention", _ATTENTION)[0],
         collectives=None if card.link is None else _collectives(line, card.link),
         sm_count=card.sm_count,
         bandwidth=card.memory_bandwidth_gbs * 1e9,
+        in_step=1.0 if card.is_process else IN_STEP,
     )
 
 
@@ -136,11 +139,6 @@ def _at_power(values: SustainedConstants, card: Card, donor: Card) -> SustainedC
         return values
     factor = (watts / other) ** POWER_EXPONENT
     return replace(values, **{layout: min(1.0, max(_LEAST_SUSTAINED, getattr(values, layout) * factor)) for layout in ("tn", "nn", "nt")})
-
-
-def _times(values: Values, factor: float, *names: str) -> Values:
-    """Return a section with some of its rates multiplied."""
-    return replace(values, **{name: getattr(values, name) * factor for name in names})
 
 
 def _watts_per_tflop(card: Card) -> float | None:

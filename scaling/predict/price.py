@@ -139,7 +139,7 @@ def _product(lane: _Lane, rows: Integers) -> tuple[Floats, Floats]:
         bandwidth=lane.bandwidth,
         constants=card.matmul,
         factor=factor,
-        derate=cast("Floats", derate),
+        derate=cast("Floats", derate * card.in_step),
     )
     return seconds, cast("Floats", np.where(lane.native[rows] > 0, 0, _OTHER_DTYPE_SPREAD))
 
@@ -172,7 +172,7 @@ def _attention(lane: _Lane, rows: Integers) -> tuple[Floats, Floats]:
         lane.table.square[:, rows],
         lane.table.backward[rows],
         lane.table.moved[rows],
-        rate_per_sm=lane.rate_per_sm[rows],
+        rate_per_sm=lane.rate_per_sm[rows] * lane.card.in_step,
         sms=lane.sms,
         bandwidth=lane.bandwidth,
         efficiency=lane.card.memory.efficiency,

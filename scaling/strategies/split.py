@@ -25,6 +25,9 @@ from scaling.strategies.options import Options
 
 _SEQUENCE = Shard(1)
 """Activations are (samples, sequence, width)."""
+_CUTTING = ("colwise", "rowwise", "embedding")
+_VOCABULARY = ("embedding_rowwise", "colwise_gather_output")
+"""Styles of embeddings and heads; both take and give whole activations, so that such a layer may also stay whole."""
 
 
 def styles() -> dict[str, ParallelStyle]:
@@ -63,7 +66,21 @@ def split(module: nn.Module, mesh: DeviceMesh, options: Options) -> None:
     """
     prepare(module, options.tensor, mesh.size())
     known = styles()
-    parallelize_module(module, mesh, {name: known[style] for name, style in layer_styles(module, options).items()}, src_data_rank=None)
+    tied = _tied(module)
+    chosen = layer_styles(module, options, mesh.size())
+    parallelize_module(module, mesh, {name: known[style] for name, style in chosen.items()}, src_data_rank=None)
+    for first, *others in tied:  # each layer was given a slice of its own
+        for name in others:
+            owner, _, attribute = name.rpartition(".")
+            module.get_submodule(owner).register_parameter(attribute, module.get_parameter(first))
+
+
+def _tied(module: nn.Module) -> list[list[str]]:
+    """Return the names of each parameter that has several."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return [same for same in names.values() if len(same) > 1]
 
 
 def check_degree(module: nn.Module, options: Options, tp: int) -> None:
@@ -82,9 +99,9 @@ def check_degree(module: nn.Module, options: Options, tp: int) -> None:
     _require_divisible(heads, tp)
     prepare(module, options.tensor, tp)
     widths = {}
-    for name, style in layer_styles(module, options).items():
+    for name, style in layer_styles(module, options, tp).items():
         layer = module.get_submodule(name)
-        if style.startswith(("colwise", "rowwise", "embedding")):
+        if style.startswith(_CUTTING):
             widths[f"{name}.{_width(layer, style)}"] = getattr(layer, _width(layer, style))
     _require_divisible(widths, tp)
 
@@ -116,8 +133,8 @@ def prepare(module: nn.Module, tensor: TensorSpec, tp: int) -> None:
         pkgutil.resolve_name(tensor.preparation)(module, tp)
 
 
-def layer_styles(module: nn.Module, options: Options) -> dict[str, str]:
-    """Return the style of each layer that is split, by its qualified name.
+def layer_styles(module: nn.Module, options: Options, tp: int) -> dict[str, str]:
+    """Return the style of each layer that is split over ``tp`` ranks, by its qualified name; a vocabulary that does not divide stays whole.
 
     Raises:
         UserError: There is no plan, it names an unknown style, or it names no layer of this model.
@@ -130,7 +147,9 @@ def layer_styles(module: nn.Module, options: Options) -> dict[str, str]:
     for name, layer in module.named_modules():
         matching = [style for pattern, style in patterns.items() if name and _matches(name, pattern)]
         if matching and next(layer.parameters(), None) is not None:  # an activation, for example, has nothing to split
-            chosen[name] = matching[0]
+            whole = matching[0] in _VOCABULARY and getattr(layer, _width(layer, matching[0])) % tp != 0
+            if not whole:
+                chosen[name] = matching[0]
     if not chosen:
         raise UserError(f"tensor-parallel plan: no layer of {type(module).__name__} is named by it ({', '.join(patterns)}); correct tp_plan in its YAML")
     return chosen

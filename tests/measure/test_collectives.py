@@ -105,11 +105,15 @@ class TestShardedAndTensorParallel:
         assert exchanged(two, "fsdp_kept")["all_gather", "dp_shard"] == (DEPTH + 1, PARAMETER_BYTES)
 
     def test_tensor_parallel_all_reduces_two_activations_a_block_each_way(self, two: Any) -> None:
-        # Megatron-LM, arXiv 1909.08053, section 3: f and g are one all-reduce each, in attention and in the feed-forward part.
-        assert exchanged(two, "tensor") == {("all_reduce", "tp"): (4 * LAYERS, 4 * LAYERS * ACTIVATION_BYTES)}
+        # Megatron-LM, arXiv 1909.08053, section 3: f and g are one all-reduce each, in attention and in the feed-forward part; the embedding ends
+        # with one, the head begins with one on the way back, and its output is put together for the loss.
+        found = exchanged(two, "tensor")
+        assert found["all_reduce", "tp"] == (4 * LAYERS + 2, (4 * LAYERS + 2) * ACTIVATION_BYTES)
+        assert found["all_gather", "tp"] == (1, ACTIVATION_BYTES // HIDDEN * VOCAB)
+        assert set(found) == {("all_reduce", "tp"), ("all_gather", "tp")}
 
     def test_recomputing_a_block_repeats_the_all_reduce_inside_it_and_not_its_last(self, two: Any) -> None:
-        assert exchanged(two, "tensor_recomputed") == {("all_reduce", "tp"): (5 * LAYERS, 5 * LAYERS * ACTIVATION_BYTES)}
+        assert exchanged(two, "tensor_recomputed")["all_reduce", "tp"] == (5 * LAYERS + 2, (5 * LAYERS + 2) * ACTIVATION_BYTES)
 
     def test_recomputing_under_fsdp_gathers_no_more_than_backward_does_anyway(self, two: Any) -> None:
         assert exchanged(two, "fsdp_selective") == exchanged(two, "fsdp")
@@ -122,7 +126,7 @@ class TestShardedAndTensorParallel:
 
     def test_a_product_exchanges_on_both_axes_and_names_them(self, four: Any) -> None:
         found = exchanged(four, "product")
-        assert found["all_reduce", "tp"] == (4 * LAYERS, 4 * LAYERS * ACTIVATION_BYTES)
+        assert found["all_reduce", "tp"] == (4 * LAYERS + 2, (4 * LAYERS + 2) * ACTIVATION_BYTES)
         assert {kind for kind, axis in found if axis == "dp_shard"} == {"all_gather", "reduce_scatter"}
 
     def test_hybrid_sharding_all_reduces_the_shards_across_copies(self, four: Any) -> None:
