@@ -1,7 +1,7 @@
 """Whole training steps that others published, predicted through the product's own path: trace, price, schedule.
 
-    python benchmarks/steps.py          print the table and rewrite its section of docs/accuracy.md (ten minutes: each row is traced)
-    python benchmarks/steps.py fit      how far the fitted constants of a step are from what the rows marked ``fit`` ask for; exits 1 where more than 0.05
+python benchmarks/steps.py          print the table and rewrite its section of docs/accuracy.md (ten minutes: each row is traced)
+python benchmarks/steps.py fit      how far the fitted constants of a step are from what the rows marked ``fit`` ask for; exits 1 where more than 0.05
 """
 
 from __future__ import annotations
@@ -141,8 +141,10 @@ def asked(rows: Sequence[Step]) -> dict[str, float]:
 
     def errors(logs: Any) -> list[float]:
         factor = dict(zip(names, np.exp(logs), strict=True))
-        scaled = [part["products"] * factor["products"] + part["attention"] * factor[kernel] + part["rest"] for part, kernel in zip(parts, kernels, strict=True)]
-        return [float(np.log(seconds / step.seconds)) for seconds, step in zip(scaled, rows, strict=True)]
+        scaled = [
+            part["products"] * factor["products"] + part["attention"] * factor[kernel] + part["rest"]
+            for part, kernel in zip(parts, kernels, strict=True)
+        ]
 
     found = least_squares(errors, np.zeros(len(names)), loss="soft_l1", f_scale=0.05)
     return dict(zip(names, np.exp(found.x).tolist(), strict=True))

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage
+from torch.distributed.tensor import DTensor
 
 from scaling.strategies.scaler import local
 
@@ -139,4 +140,6 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     """Return this rank's part of a gradient; zeros where the step left none."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
+    if isinstance(parameter, DTensor) and parameter.grad.placements != parameter.placements:  # DTensor leaves an embedding's gradient whole on each rank
+        parameter.grad = parameter.grad.redistribute(parameter.device_mesh, parameter.placements)
     return local(parameter.grad)

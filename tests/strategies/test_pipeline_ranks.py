@@ -30,7 +30,7 @@ FOUR_RANKS: dict[str, dict[str, Any]] = {
     "pp x dp_shard": {"model": "gpt_tiny", "samples": 4, "degrees": {"pp": 2, "dp_shard": 2}, "options": {"schedule": "interleaved_1f1b"}},
     "pp x tp": {"model": "gpt_tiny", "degrees": {"pp": 2, "tp": 2}},
 }
-EVERY_TIME = {"1f1b", "interleaved", "layers", "bert uneven", "timed", "pp x dp_shard"}
+EVERY_TIME = {"1f1b", "interleaved", "layers", "bert uneven", "timed", "pp x dp_shard", "pp x tp"}
 """What ``make test`` runs; the others are left to ``make long``."""
 BELOW = {"fp16": 1e-4}
 """Largest difference of a parameter after 3 steps; 1e-6 in fp32. A half has a relative precision of 5e-4, and parameters move by 1e-2."""
