@@ -141,7 +141,9 @@ def asked(rows: Sequence[Step]) -> dict[str, float]:
 
     def errors(logs: Any) -> list[float]:
         factor = dict(zip(names, np.exp(logs), strict=True))
-        seconds = [part["products"] * factor["products"] + part["attention"] * factor[kernel] + part["rest"] for part, kernel in zip(parts, kernels, strict=True)]
+        seconds = [
+            part["products"] * factor["products"] + part["attention"] * factor[kernel] + part["rest"] for part, kernel in zip(parts, kernels, strict=True)
+        ]
         return [float(np.log(predicted / step.seconds)) for predicted, step in zip(seconds, rows, strict=True)]
 
     found = least_squares(errors, np.zeros(len(names)), loss="soft_l1", f_scale=0.05)

@@ -139,7 +139,7 @@ def _product(lane: _Lane, rows: Integers) -> tuple[Floats, Floats]:
         bandwidth=lane.bandwidth,
         constants=card.matmul,
         factor=factor,
-        derate=cast("Floats", derate * card.in_step),
+        derate=derate * card.in_step,
     )
     return seconds, cast("Floats", np.where(lane.native[rows] > 0, 0, _OTHER_DTYPE_SPREAD))
 

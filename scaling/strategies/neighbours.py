@@ -140,6 +140,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     """Return this rank's part of a gradient; zeros where the step left none."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
-    if isinstance(parameter, DTensor) and parameter.grad.placements != parameter.placements:  # DTensor leaves an embedding's gradient whole on each rank
-        parameter.grad = parameter.grad.redistribute(parameter.device_mesh, parameter.placements)
+    gradient = parameter.grad
+    if isinstance(gradient, DTensor) and isinstance(parameter, DTensor) and gradient.placements != parameter.placements:
+        parameter.grad = gradient.redistribute(placements=parameter.placements)  # DTensor leaves an embedding's gradient whole on each rank
     return local(parameter.grad)
