@@ -137,14 +137,12 @@ def asked(rows: Sequence[Step]) -> dict[str, float]:
     """Return the factors on the times of products (all rows) and of torch's attention (torchtitan's rows, by card) that meet the published times best."""
     parts = [step.parts() for step in rows]
     kernels = [f"attention of {step.overrides[0]}" if step.family.startswith("torchtitan") else f"attention of {step.family}" for step in rows]
-    names = ["products", *dict.fromkeys(kernels)]
+    names, kernels_of = ["products", *dict.fromkeys(kernels)], list(zip(parts, kernels, strict=True))
 
     def errors(logs: Any) -> list[float]:
         factor = dict(zip(names, np.exp(logs), strict=True))
-        seconds = [
-            part["products"] * factor["products"] + part["attention"] * factor[kernel] + part["rest"] for part, kernel in zip(parts, kernels, strict=True)
-        ]
-        return [float(np.log(predicted / step.seconds)) for predicted, step in zip(seconds, rows, strict=True)]
+        scaled = [{**part, "products": part["products"] * factor["products"], "attention": part["attention"] * factor[kernel]} for part, kernel in kernels_of]
+        return [float(np.log(sum(part.values()) / step.seconds)) for part, step in zip(scaled, rows, strict=True)]
 
     found = least_squares(errors, np.zeros(len(names)), loss="soft_l1", f_scale=0.05)
     return dict(zip(names, np.exp(found.x).tolist(), strict=True))

@@ -80,7 +80,7 @@ def own_core_seconds() -> float:
 
 def timed(seconds: float, **measure: float) -> list[str]:
     """Return the overrides of a short run whose step sleeps for so long in forward and again in backward."""
-    numbers = {"rounds": 3, "rounds_max": 3, "block_seconds": 0.2, "drop_steps": 1, "warmup_steps": 6, **measure}
+    numbers = {"rounds": 3, "rounds_max": 3, "block_seconds": 0.2, "drop_steps": 1, "warmup_steps": 4, **measure}
     protocol = [f"measure.{key}={value}" for key, value in numbers.items()]
     return ["device=cpu", "model=timed", f"model.forward_seconds={seconds}", f"model.backward_seconds={seconds}", "measure=quick", *protocol]
 

@@ -40,7 +40,8 @@ def stop_while_measuring(process: subprocess.Popen[str], number: signal.Signals,
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.faults)])
+@pytest.mark.faults  # tests/launch stops drivers without a curve, every time
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_was_measured_is_kept_and_marked(
     number: signal.Signals,
     tmp_path: Path,
@@ -62,7 +63,7 @@ def test_what_was_measured_is_kept_and_marked(
     assert found.parent.info.status == "KILLED"
 
 
-@pytest.mark.faults  # tests/launch kills drivers without a curve, every time
+@pytest.mark.faults
 def test_a_killed_driver_leaves_no_rank_and_its_samples_are_on_disk(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]], short: Callable[..., list[str]], living: Callable[[Path], list[int]]
 ) -> None:
