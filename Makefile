@@ -8,6 +8,7 @@
 # make accuracy       refit the pricing constants from benchmarks/data and write docs/accuracy.md
 VENV := .venv
 PYTHON := $(VENV)/bin/python
+EVERY_TIME := not faults and not long and not nodes
 
 .PHONY: help setup run test faults long check format benchmark accuracy nodes nodes-table
 
@@ -34,8 +35,10 @@ check: setup
 	$(PYTHON) -m mypy
 	$(VENV)/bin/lint-imports
 
+# Tests that start ranks take turns: they measure, and need the machine for themselves.
 test: check
-	$(PYTHON) -m pytest $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n auto -m "not ranks and $(EVERY_TIME)" $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -m "ranks and $(EVERY_TIME)" $(PYTEST_ARGS)
 
 faults: setup
 	$(PYTHON) -m pytest -m faults $(PYTEST_ARGS)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.catalogue.load import load_cards
-from scaling.predict.constants import CardConstants, constants_of
+from scaling.predict.constants import IN_STEP, CardConstants, constants_of
 from scaling.predict.operators import MatmulShape, Operator, implicit_gemm, matmul
 from scaling.predict.price import Taken, price
 from scaling.predict.table import OperatorTable
 
 CARDS = load_cards()
-A100 = constants_of(CARDS["a100_sxm_80g"], CARDS)
+A100 = replace(constants_of(CARDS["a100_sxm_80g"], CARDS), in_step=1.0)
 IDEAL = replace(
     A100,
     matmul=replace(A100.matmul, emax=1.0, k0=0.0, emem=1.0, t0_us=0.0, small=0.0),
@@ -158,3 +158,10 @@ def test_operators_priced_together_cost_what_they_cost_alone() -> None:
     operators.append(Operator(kind="memory", bytes_read=10**8, bytes_written=10**8))
     together = price(OperatorTable.of(operators), A100)
     assert np.allclose(together.seconds, [seconds(operator) for operator in operators], rtol=1e-12)
+
+
+def test_a_product_inside_a_step_is_slower_by_one_factor() -> None:
+    inside = constants_of(CARDS["a100_sxm_80g"], CARDS)
+    table = OperatorTable.of([matmul(8192, 8192, 8192)])
+    alone, in_step = (price(table, card).seconds[0] - card.matmul.t0_us * 1e-6 for card in (A100, inside))
+    assert alone / in_step == pytest.approx(IN_STEP)

@@ -22,7 +22,7 @@ from scaling.predict.price import Prices, Taken, price
 from scaling.predict.table import OperatorTable
 
 CARDS = load_cards()
-A100 = constants_of(CARDS["a100_sxm_80g"], CARDS)
+A100 = replace(constants_of(CARDS["a100_sxm_80g"], CARDS), in_step=1.0)
 
 
 def attention(shape: AttentionShape, direction: str = "forward", dtype: str = "bf16") -> Operator:
