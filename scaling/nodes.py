@@ -9,6 +9,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -17,6 +18,7 @@ import scaling
 from scaling.config import RunConfig
 from scaling.errors import Interrupted, UserError
 from scaling.front_door import FAILED, INTERRUPTED, REFUSED
+from scaling.here import look
 from scaling.machine.host import host_name
 from scaling.machine.network import addresses, endpoint, interface_of, is_local
 from scaling.machine.slurm import SlurmStep, slurm_step
@@ -25,6 +27,7 @@ from scaling.spec import RunSpec
 
 _OWN_KEYS = frozenset({"launcher.rendezvous", "launcher.node_rank"})
 """Keys that say where and which a node is: the only ones that may differ between nodes."""
+_CURES = {"versions": "install the same on every node", "config": "give every node the same command"}
 _SHOWN = 3
 Facts = Mapping[str, Any]
 
@@ -167,29 +170,52 @@ def facts_of_node(place: Place, machine: Machine, container: Mapping[Any, Any]) 
 
 def misfit(first: Facts, other: Facts) -> str | None:
     """Say what keeps a node from measuring with the first one, naming both and what each has; ``None`` where nothing does."""
+    if difference := _difference(first, other, "versions") or _difference(first, other, "config"):
+        return difference
     hosts = (first["host"], other["host"])
-    for kind, cure in (("versions", "install the same on every node"), ("config", "give every node the same command")):
-        mine, theirs = first[kind], other[kind]
-        keys = [key for key in dict.fromkeys((*mine, *theirs)) if mine.get(key) != theirs.get(key)]
-        if keys:
-            pairs = [f"{key}={mine.get(key)} on {hosts[0]} and {key}={theirs.get(key)} on {hosts[1]}" for key in keys[:_SHOWN]]
-            more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-            return f"the nodes differ: {', '.join(pairs)}{more}; {cure}"
     shared = set(first["machine"]["cores"]) & set(other["machine"]["cores"])
     if hosts[0] == hosts[1] and first["config"]["device"] == "cpu" and shared and not first["config"]["measure.oversubscribe"]:
         return f"two nodes call themselves {hosts[0]} and share cores: give hosts different names, or each command cores of its own (taskset)"
     return None
 
 
-def machines_of_cluster(launcher: object, config: RunConfig, look: str, count: int) -> list[Machine]:
+def _difference(first: Facts, other: Facts, kind: Literal["versions", "config"]) -> str | None:
+    """Say in what two nodes differ."""
+    mine, theirs = first[kind], other[kind]
+    keys = [key for key in dict.fromkeys((*mine, *theirs)) if mine.get(key) != theirs.get(key)]
+    if not keys:
+        return None
+    pairs = [f"{key}={mine.get(key)} on {first['host']} and {key}={theirs.get(key)} on {other['host']}" for key in keys[:_SHOWN]]
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return f"the nodes differ: {', '.join(pairs)}{more}; {_CURES[kind]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """What a node of a cluster says of itself."""
+
+    machine: Machine
+    versions: Mapping[str, str]
+
+
+def surveyed() -> Surveyed:
+    """Look at this node; called on each node of a cluster by name."""
+    return Surveyed(look(), _versions())
+
+
+def machines_of_cluster(launcher: object, config: RunConfig, count: int) -> list[Machine]:
     """Return what the nodes of a run have, where a cluster manager chooses them; empty where ranks run on this machine.
 
     Raises:
-        UserError: The cluster cannot be used, or is too small.
+        UserError: The cluster cannot be used, is too small, or its nodes run different versions.
     """
     if not isinstance(launcher, ClusterLauncher):
         return []
-    return [machine_of({"machine": fields}) for fields in launcher.survey("CPU" if config.device == "cpu" else "GPU", look, count)]
+    found = launcher.survey("CPU" if config.device == "cpu" else "GPU", f"{__name__}:{surveyed.__name__}", count)
+    for other in found[1:]:
+        if difference := _difference(found[0], other, "versions"):
+            raise UserError(difference)
+    return [machine_of({"machine": {**facts["machine"], "host": facts["host"]}}) for facts in found]
 
 
 def machine_of(facts: Facts) -> Machine:
@@ -262,7 +288,13 @@ def _versions() -> dict[str, str]:
     package = Path(scaling.__file__).parent
     for file in sorted([*package.rglob("*.py"), *(package.parent / "launch").rglob("*.py")]):
         digest.update(str(file.relative_to(package.parent)).encode() + file.read_bytes())
-    return {"python": platform.python_version(), "torch": torch.__version__, "scaling": f"{scaling.__version__}+{digest.hexdigest()[:8]}"}
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "transformers": version("transformers"),
+        "scaling": f"{scaling.__version__}+{digest.hexdigest()[:8]}",
+    }
 
 
 def _quiet_torch() -> ModuleType:

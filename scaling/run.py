@@ -69,7 +69,7 @@ def run(config: RunConfig, container: Mapping[str, Any]) -> int:
     launcher = None if config.source == "predict" else _launcher(config)
     several: NodesLauncher | None = launcher if isinstance(launcher, NodesLauncher) else None
     count = node_count(config, one_command_a_node=several is not None)
-    if cluster := machines_of_cluster(launcher, config, "scaling.here:look", count):
+    if cluster := machines_of_cluster(launcher, config, count):
         return _lead(config, container, launcher, cluster[0], cluster[1:])
     machine = look()
     if count == 1 or names_what_is_absent(config, machine):

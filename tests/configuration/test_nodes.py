@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import pkgutil
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from scaling.assemble import assemble
 from scaling.config import RunConfig, load
 from scaling.errors import UserError
 from scaling.experiment import Measurement
+from scaling.here import look
 from scaling.machine.host import host_name
-from scaling.nodes import Place, facts_of_node, find_place, gloo_interface, machine_of, misfit, node_count
+from scaling.nodes import Place, facts_of_node, find_place, gloo_interface, machine_of, machines_of_cluster, misfit, node_count
 from scaling.points import Machine, resolve
+from scaling.spec import RunSpec
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "localhost,gpu2", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
 PLACE = Place(address="10.0.0.1", port=29400, node_rank=None, first=True, interface="eth0")
@@ -100,6 +103,33 @@ def test_equal_nodes_fit_wherever_they_meet() -> None:
 def test_another_version_is_named_with_both_hosts_and_both_values() -> None:
     line = misfit(facts_of("one", torch="2.13.0"), facts_of("two", torch="2.14.0"))
     assert line == "the nodes differ: torch=2.13.0 on one and torch=2.14.0 on two; install the same on every node"
+
+
+@dataclass
+class Cluster:
+    """A launcher whose nodes have these versions of torch."""
+
+    torch: tuple[str, ...]
+
+    def survey(self, _card: str, look: str, count: int) -> list[dict[str, Any]]:
+        described = json.loads(json.dumps(asdict(pkgutil.resolve_name(look)())))
+        assert count == len(self.torch)
+        return [{**described, "host": f"node{rank}", "versions": {**described["versions"], "torch": torch}} for rank, torch in enumerate(self.torch)]
+
+    def check_room(self, _spec: RunSpec) -> None:
+        raise NotImplementedError
+
+
+def test_a_cluster_of_one_version_gives_the_machines_of_its_nodes() -> None:
+    found = machines_of_cluster(Cluster(("2.13.0", "2.13.0")), config_of("device=cpu"), 2)
+    assert [machine.host for machine in found] == ["node0", "node1"]
+    assert found[0].cores == look().cores
+
+
+def test_a_cluster_of_two_versions_is_refused_by_the_names_of_its_nodes() -> None:
+    with pytest.raises(UserError) as refusal:
+        machines_of_cluster(Cluster(("2.13.0", "2.13.0", "2.14.0")), config_of("device=cpu"), 3)
+    assert str(refusal.value) == "the nodes differ: torch=2.13.0 on node0 and torch=2.14.0 on node2; install the same on every node"
 
 
 def test_other_overrides_are_named_with_both_hosts_and_both_values() -> None:
