@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.ranks
-
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE) for line in block.splitlines() if line.strip()]
@@ -30,7 +28,7 @@ def test_there_are_commands_of_each_kind() -> None:
     assert any(line.startswith("python -m scaling.flops ") for line in COMMANDS)
 
 
-@pytest.mark.parametrize("line", [pytest.param(line, marks=pytest.mark.long) if line.endswith(MEASURING) else line for line in COMMANDS])
+@pytest.mark.parametrize("line", [pytest.param(line, marks=[pytest.mark.ranks, pytest.mark.long]) if line.endswith(MEASURING) else line for line in COMMANDS])
 def test_a_command_of_the_readme_works(line: str, tmp_path: Path) -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # else make talks of its parent
     environment = {**inherited, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

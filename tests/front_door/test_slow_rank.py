@@ -10,9 +10,9 @@ import pytest
 
 pytestmark = pytest.mark.ranks
 
-SLEEP, DELAY = 0.2, 0.2
+SLEEP, DELAY = 0.16, 0.16
 TOLERANCE = 0.03
-"""Of the sum of the cards, and of each figure. Of the slower rank's step of 400 ms that is 12 ms: a step works for 2 to 9 ms besides sleeping, by machine."""
+"""Of the sum of the cards, and of each figure. Of the slower rank's step of 320 ms that is 10 ms: a step works for 2 to 9 ms besides sleeping, by machine."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def slow(run: Callable[..., Any], short: Callable[..., list[str]], undisturbed: 
 def test_a_step_takes_as_long_as_its_slower_rank(slow: Any) -> None:
     point = slow.point(2)
     assert point["step_seconds"] == pytest.approx(SLEEP + DELAY, rel=TOLERANCE)
-    assert point["samples_per_second_global"] == pytest.approx(point["batch_global"] / (SLEEP + DELAY), rel=TOLERANCE)
+    assert point["samples_per_second_global"] == pytest.approx(point["batch_global"] / (SLEEP + DELAY), rel=2 * TOLERANCE)  # of the mean step
 
 
 def test_the_sum_of_the_cards_counts_the_slow_card_as_it_is(slow: Any) -> None:
