@@ -32,6 +32,7 @@ def main() -> None:
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
+        activation_function="gelu_pytorch_tanh",
         use_cache=False,
     )
     model = DistributedDataParallel(GPT2LMHeadModel(config))

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import os
-import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, Protocol, runtime_checkable
 
-import scaling
 from scaling.config import RunConfig
 from scaling.errors import Interrupted, UserError
 from scaling.front_door import FAILED, INTERRUPTED, REFUSED
@@ -24,6 +18,7 @@ from scaling.machine.network import addresses, endpoint, interface_of, is_local
 from scaling.machine.slurm import SlurmStep, slurm_step
 from scaling.points import Machine
 from scaling.spec import RunSpec
+from scaling.versions import versions
 
 _OWN_KEYS = frozenset({"launcher.rendezvous", "launcher.node_rank"})
 """Keys that say where and which a node is: the only ones that may differ between nodes."""
@@ -163,7 +158,7 @@ def facts_of_node(place: Place, machine: Machine, container: Mapping[Any, Any]) 
         "host": host_name(),
         "node_rank": place.node_rank,
         "machine": {**asdict(machine), "host": host_name()},
-        "versions": _versions(),
+        "versions": versions(),
         "config": {key: value for key, value in _flat(container) if key not in _OWN_KEYS},
     }
 
@@ -200,7 +195,7 @@ class Surveyed:
 
 def surveyed() -> Surveyed:
     """Look at this node; called on each node of a cluster by name."""
-    return Surveyed(look(), _versions())
+    return Surveyed(look(), versions())
 
 
 def machines_of_cluster(launcher: object, config: RunConfig, count: int) -> list[Machine]:
@@ -279,37 +274,6 @@ def _from_slurm(step: SlurmStep | None, rendezvous: str | None, node_rank: int |
     if step.task:
         raise UserError(f"srun started task {step.task} on {host_name()}: one command a node starts all its ranks; add --ntasks-per-node=1 to srun")
     return rendezvous or f"{step.hosts[0]}:{step.port}", step.node if node_rank is None else node_rank
-
-
-def _versions() -> dict[str, str]:
-    """Return what must be the same on all nodes; ours with a hash of its code, because checkouts share a version for months."""
-    torch = _quiet_torch()
-    digest = hashlib.sha256()
-    package = Path(scaling.__file__).parent
-    for file in sorted([*package.rglob("*.py"), *(package.parent / "launch").rglob("*.py")]):
-        digest.update(str(file.relative_to(package.parent)).encode() + file.read_bytes())
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": str(torch.version.cuda),
-        "transformers": version("transformers"),
-        "scaling": f"{scaling.__version__}+{digest.hexdigest()[:8]}",
-    }
-
-
-def _quiet_torch() -> ModuleType:
-    """Import torch, which the launcher needs too, so that its C++ part tells the console errors only.
-
-    It warns whenever an address has no name, which is common between nodes. It reads the variable once, and ranks shall not inherit it.
-    """
-    asked = "TORCH_CPP_LOG_LEVEL" in os.environ
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    try:
-        import torch
-    finally:
-        if not asked:
-            del os.environ["TORCH_CPP_LOG_LEVEL"]
-    return torch
 
 
 def _flat(container: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

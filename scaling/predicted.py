@@ -206,11 +206,20 @@ def _add(entry: list[int], size: int) -> None:
     entry[1] += size
 
 
+_PRICED = {"arithmetic": "arithmetic", "memory": "memory traffic", "links": "links"}
+_IN_WORDS = {
+    "measured": "measurements here",
+    "table": "published tables of this hardware",
+    "transferred": "tables of its nearest relative",
+    "roofline": "rules of thumb",
+}
+
+
 def _origins(found: Forecast) -> tuple[str, ...]:
     """Say what the prices stand on."""
     origins: dict[str, dict[str, None]] = {limit: {} for limit, _ in found.pace.segments.groups}
     for limit, origin in found.pace.segments.groups:
         origins[limit][origin] = None
     origins |= {"links": {price.origin: None for price in found.pace.collectives}} if found.pace.collectives else {}
-    parts = [f"{limit}: {' and '.join(sources)}" for limit, sources in origins.items()]
-    return (f"prices stand on ({'; '.join(parts)})",) if parts else ()
+    parts = [f"of {_PRICED[limit]} stand on {' and '.join(_IN_WORDS[source] for source in sources)}" for limit, sources in origins.items()]
+    return (f"prices {'; '.join(parts)}",) if parts else ()

@@ -57,8 +57,8 @@ def path(card: CardConstants, link: Interconnect, ranks: int) -> Path:
         return _over_pcie(card, link, ranks, bridged=False)
     own = card.card.link
     if own is None or card.collectives is None or own.kind != link.kind:
-        has = f"{own.kind} and pcie" if own else "pcie only"
-        raise UserError(f"interconnect={link.name}: {card.card.name} has {has}; ask for interconnect=pcie, or for a card with {link.kind}")
+        has, ask = (f"{own.kind} and pcie", f"interconnect={own.kind} or pcie") if own else ("pcie only", "interconnect=pcie")
+        raise UserError(f"interconnect={link.name}: {card.card.name} has {has}; ask for {ask}, or for a card with {link.kind}")
     if own.topology == _PAIRS and ranks > 2:
         # Bridges join two cards: a larger ring passes over PCIe between the pairs.
         return _over_pcie(card, link, ranks, bridged=True)
