@@ -44,7 +44,8 @@ def _mismatch(asked: Mapping[str, int | None], product: int, gpus: int, free: li
     divisors = ", ".join(str(divisor) for divisor in range(1, gpus + 1) if gpus % divisor == 0)
     fitting = f"{product}, {2 * product}, {3 * product}, ..." if free else str(product)
     verb = "does not divide" if free else "is not"
+    copies = f"; strategy.dp_replicate={gpus // product} spreads copies over the rest" if gpus % product == 0 and asked["dp_replicate"] == 1 else ""
     return (
-        f"{shown}: their product {product} {verb} gpus={gpus}; with these degrees gpus may be {fitting}; "
+        f"{shown}: their product {product} {verb} gpus={gpus}{copies}; with these degrees gpus may be {fitting}; "
         f"with gpus={gpus} a degree may be {divisors}, and one degree may be null"
     )

@@ -70,3 +70,8 @@ def test_neighbouring_ranks_lie_in_one_tensor_parallel_group_and_share_samples()
     spread = point(8, dp_shard=2, tp=2, pp=2)
     assert [spread.data_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
     assert spread.axes == {"pp": 2, "dp_shard": 2, "tp": 2}
+
+
+def test_cards_left_over_by_model_parallel_degrees_are_offered_to_copies() -> None:
+    with pytest.raises(UserError, match=r"their product 128 is not gpus=1536; strategy\.dp_replicate=12 spreads copies over the rest"):
+        resolve_degrees({"dp_replicate": 1, "dp_shard": 1, "tp": 8, "pp": 16}, 1536)

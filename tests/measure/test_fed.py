@@ -68,6 +68,7 @@ def run(tmp_path: Path) -> Run:
     return measured
 
 
+@pytest.mark.long
 def test_a_slow_loader_is_named_with_its_rank_and_costs_what_its_delay_takes(run: Run) -> None:
     point, folder = run(kind="loader", delays=(InputDelay(rank=1, seconds=DELAY),))
     assert point.slowest is not None
