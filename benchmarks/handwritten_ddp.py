@@ -18,8 +18,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 
 def main() -> None:
-    port, threads, shape = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+    port, threads, shape, cores = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4])
     rank = int(os.environ["RANK"])
+    if cores:
+        os.sched_setaffinity(0, cores[rank])
     torch.set_num_threads(threads)
     dist.init_process_group("gloo")
     torch.manual_seed(0)

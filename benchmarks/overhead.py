@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -36,14 +36,14 @@ SHAPE = {"layers": 4, "hidden": 256, "heads": 4, "seq": 128, "vocab": 2048}
 
 
 class HandWritten:
-    """The plain loop under ``torchrun``; a block at a word."""
+    """The plain loop under ``torchrun``, with as many threads on the same cores as ours; a block at a word."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, cores: Sequence[Sequence[int]]) -> None:
         self._turns = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._block = 0
         script = Path(__file__).with_name("handwritten_ddp.py")
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
-        arguments = [str(script), str(self._turns.port), str(threads), json.dumps({**SHAPE, "batch": BATCH})]
+        arguments = [str(script), str(self._turns.port), str(threads), json.dumps({**SHAPE, "batch": BATCH}), json.dumps(cores)]
         self._process = subprocess.Popen([*command, *arguments])
 
     def block(self) -> float:
@@ -70,7 +70,7 @@ class Ours:
         assert isinstance(container, dict)
         spec = resolve(load({str(key): value for key, value in container.items()}), Machine(cores=usable_cores(), gpus=()), run_id="overhead")
         specs.write(spec, folder / "spec.json")
-        self.threads = spec.threads_per_rank
+        self.threads, self.cores = spec.threads_per_rank, spec.affinity
         self._ranks = TorchrunLauncher().start(folder / "spec.json", folder, 2, timeout=120)
         self._ranks.ask({"kind": "prepare", "program": "parallel/gpus2", "point": "gpus2"}, [0, 1], 300)
         self._block = 0
@@ -91,7 +91,7 @@ class Ours:
 def both() -> Iterator[tuple[Ours, HandWritten]]:
     with tempfile.TemporaryDirectory() as folder:
         ours = Ours(Path(folder))
-        plain = HandWritten(ours.threads)
+        plain = HandWritten(ours.threads, ours.cores)
         try:
             yield ours, plain
         finally:
