@@ -38,6 +38,19 @@ START, END = "<!-- whole steps: written by benchmarks/steps.py -->", "<!-- end o
 TOLERANCE = 0.05
 
 
+def forecast(overrides: Sequence[str], name: str) -> Forecast:
+    """Return the prediction for what describes a step on the command line of ``scaling.run``.
+
+    Raises:
+        UserError: It cannot be predicted.
+    """
+    with initialize_config_dir(str(paths.conf()), version_base="1.3"):
+        container: Any = OmegaConf.to_container(compose("run", overrides=["source=predict", *overrides]), resolve=True)
+    choice = choose(load(container), NOTHING_HERE, run_id=name)
+    assert choice.equipment is not None  # it is only predicted
+    return Oracle(choice.spec, choice.equipment).forecast(choice.spec.points[0])
+
+
 @dataclass(frozen=True)
 class Step:
     """A published step.
@@ -63,11 +76,7 @@ class Step:
         Raises:
             UserError: It cannot be predicted.
         """
-        with initialize_config_dir(str(paths.conf()), version_base="1.3"):
-            container: Any = OmegaConf.to_container(compose("run", overrides=["source=predict", *self.overrides]), resolve=True)
-        choice = choose(load(container), NOTHING_HERE, run_id=self.name)
-        assert choice.equipment is not None  # it is only predicted
-        return Oracle(choice.spec, choice.equipment).forecast(choice.spec.points[0])
+        return forecast(self.overrides, self.name)
 
     @property
     def predicted(self) -> float:

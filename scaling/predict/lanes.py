@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from scaling.predict.segments import COMPUTE, EXCHANGE, WAIT, Code
 
@@ -101,19 +102,20 @@ def run(program: Sequence[Code], rates: Rates, communicators: Communicators, sta
 def _beside(segment: int, clock: float, rates: Rates, free: Sequence[float]) -> float:
     """Return when a segment ends that starts while communicators are at work."""
     left = 1.0
-    if len(free) == 1:  # the usual case, without the search for whoever comes next
-        seconds = rates.beside(1)[segment]
-        if seconds <= free[0] - clock:
-            return clock + seconds
-        return free[0] + (1 - (free[0] - clock) / seconds) * rates.alone[segment]
-    while busy := [lane for lane, until in enumerate(free) if until > clock]:
-        seconds = rates.beside(sum(1 << lane for lane in busy))[segment]
-        horizon = min(free[lane] for lane in busy)
+    while True:
+        mask, horizon = 0, inf
+        for lane, until in enumerate(free):
+            if until > clock:
+                mask |= 1 << lane
+                if until < horizon:
+                    horizon = until
+        if not mask:
+            return clock + left * rates.alone[segment]
+        seconds = rates.beside(mask)[segment]
         if left * seconds <= horizon - clock:
             return clock + left * seconds
         left -= (horizon - clock) / seconds
         clock = horizon
-    return clock + left * rates.alone[segment]
 
 
 def _share(lane: int, begin: float, seconds: float, rates: Rates, communicators: Communicators) -> float:

@@ -97,7 +97,7 @@ class Order:
     lane: tuple[int, ...]
     transfers: tuple[tuple[int, int], ...]
     lanes: int
-    _needs: tuple[tuple[tuple[int, int], ...], ...]  # of each action: positions of producers on other lanes, and the transfer from each
+    _producer: tuple[int, ...]  # of each action: the one on another lane that it waits for; -1 for none
 
     def run(
         self, durations: Sequence[float], delays: Sequence[float], late: Mapping[int, Callable[[float], float]] | None = None
@@ -112,13 +112,15 @@ class Order:
         clock = [0.0] * self.lanes
         starts: list[float] = []
         ends: list[float] = []
-        for position, (lane, needs) in enumerate(zip(self.lane, self._needs, strict=True)):
+        delay = iter(delays)  # transfers are in the order of those that wait for them
+        varies: Mapping[int, Callable[[float], float]] = late or {}
+        for position, (lane, producer, seconds) in enumerate(zip(self.lane, self._producer, durations, strict=True)):
             start = clock[lane]
-            for producer, transfer in needs:
-                ready = ends[producer] + delays[transfer]
+            if producer >= 0:
+                ready = ends[producer] + next(delay)
                 if ready > start:
                     start = ready
-            clock[lane] = end = start + (late[position](start) if late and position in late else durations[position])
+            clock[lane] = end = start + (varies[position](start) if position in varies else seconds)
             starts.append(start)
             ends.append(end)
         return starts, ends
@@ -144,7 +146,7 @@ def order_of(lanes: Sequence[Sequence[Action]]) -> Order:
     last_stage = max((action.stage for action in lane_of), default=0)
     position: dict[Action, int] = {}
     transfers: list[tuple[int, int]] = []
-    needs: list[tuple[tuple[int, int], ...]] = []
+    producers: list[int] = []
     done = [0] * len(lanes)
     while len(position) < len(lane_of):
         before = len(position)
@@ -153,14 +155,14 @@ def order_of(lanes: Sequence[Sequence[Action]]) -> Order:
                 needed = tuple(_needed(action, last_stage))
                 if not all(producer in position for producer in needed):
                     break
-                crossing = [position[producer] for producer in needed if lane_of[producer] != lane]
-                needs.append(tuple((producer, len(transfers) + index) for index, producer in enumerate(crossing)))
+                crossing = [position[producer] for producer in needed if lane_of[producer] != lane]  # one at most: a stage lies on one lane
+                producers.append(crossing[0] if crossing else -1)
                 transfers += [(producer, len(position)) for producer in crossing]
                 position[action] = len(position)
                 done[lane] += 1
         if len(position) == before:
             raise ValueError(_stuck(lanes, done, position, lane_of, last_stage))
-    return Order(tuple(position), tuple(lane_of[action] for action in position), tuple(transfers), len(lanes), tuple(needs))
+    return Order(tuple(position), tuple(lane_of[action] for action in position), tuple(transfers), len(lanes), tuple(producers))
 
 
 def _lane_of(lanes: Sequence[Sequence[Action]]) -> dict[Action, int]:
