@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from scaling.prediction import Forecast, Oracle
     from scaling.records import RunResult
     from scaling.spec import RunSpec
+    from scaling.tracking import TrackingProcess
 
 _FOLDER_BYTES = 50_000_000
 
@@ -92,6 +93,18 @@ def _announce(line: str) -> None:
 
 def _lead(config: RunConfig, container: Mapping[str, Any], launcher: Launcher | None, machine: Machine, others: Sequence[Machine]) -> int:
     """Plan, then measure with the ranks of this machine and of others, or predict, and report."""
+    from scaling import tracking
+
+    where = tracking.TrackingSettings(
+        enabled=config.tracking.enabled, tracking_uri=config.tracking.uri, experiment=config.tracking.experiment, run_name=config.name
+    )
+    with tracking.TrackingProcess(where) as track:
+        return _served(config, container, launcher, machine, others, track)
+
+
+def _served(
+    config: RunConfig, container: Mapping[str, Any], launcher: Launcher | None, machine: Machine, others: Sequence[Machine], track: TrackingProcess
+) -> int:
     from scaling.report.console import open_console, say
     from scaling.report.headline import first_line
 
@@ -102,13 +115,15 @@ def _lead(config: RunConfig, container: Mapping[str, Any], launcher: Launcher | 
     _preflight(Path(config.output), compiled=config.compile and choice.measured)
     if launcher is not None:
         _check(choice.spec, launcher)
+    if not (choice.measured or config.dry_run):
+        track.start()  # a prediction leaves it a core
     predicting = None if config.dry_run else _predict(choice)
     console = open_console(sys.stdout)
     say(console, [first_line(choice.spec, _hardware(choice, machine, others), _reason(config, machine, choice), measured=choice.measured)])
     if config.dry_run:
         say(console, _dry_run(choice, launcher))
         return front_door.OK
-    return _carry_out(choice, predicting, launcher, machine, config, container, now)
+    return _carry_out(choice, predicting, launcher, machine, config, container, now, track)
 
 
 def _carry_out(
@@ -119,6 +134,7 @@ def _carry_out(
     config: RunConfig,
     container: Mapping[str, Any],
     now: datetime,
+    track: TrackingProcess,
 ) -> int:
     """Measure what is to be measured, show and publish the result; return the exit code."""
     from scaling.report.console import Progress, open_console, say, show
@@ -138,7 +154,7 @@ def _carry_out(
             write_result(result, folder)
         assert result is not None  # a request is measured, predicted, or both
         show(result, console, folder)
-        say(console, _publish(result, folder, config))
+        say(console, _publish(result, folder, track))
     if result.interrupted:
         raise Interrupted(signal.SIGINT)
     return front_door.OK if all(point.status == "ok" for point in result.points) else front_door.FAILED
@@ -189,19 +205,15 @@ def _measure(spec: RunSpec, folder: Path, launcher: Launcher, progress: Any, mac
     return result
 
 
-def _publish(result: RunResult, folder: Path, config: RunConfig) -> list[str]:
+def _publish(result: RunResult, folder: Path, track: TrackingProcess) -> list[str]:
     """Draw, write the page, log to MLflow; return the lines that say where things are."""
-    from scaling import tracking
     from scaling.report.html import write_page
     from scaling.report.plot import draw
 
+    track.start()
     draw(result, folder)
     write_page(result, folder)
-    settings = tracking.TrackingSettings(
-        enabled=config.tracking.enabled, tracking_uri=config.tracking.uri, experiment=config.tracking.experiment, run_name=config.name
-    )
-    run_id = tracking.log_run(result, folder, settings)
-    return list(tracking.how_to_open(settings, [run_id])) if run_id else []
+    return track.log(folder)
 
 
 def _launcher(config: RunConfig) -> Launcher:

@@ -6,5 +6,6 @@ page; each point is a nested child.
 
 from scaling.tracking.curve import scalars
 from scaling.tracking.log import TrackingSettings, how_to_open, log_run, store_uri, upload
+from scaling.tracking.process import TrackingProcess
 
-__all__ = ["TrackingSettings", "how_to_open", "log_run", "scalars", "store_uri", "upload"]
+__all__ = ["TrackingProcess", "TrackingSettings", "how_to_open", "log_run", "scalars", "store_uri", "upload"]

@@ -76,10 +76,9 @@ def log_run(result: RunResult, folder: Path, settings: TrackingSettings) -> str 
     if not settings.enabled:
         return None
     uri = store_uri(settings)
-    for name, value in {**_QUIET, **(_IMPATIENT if _is_server(uri) else {})}.items():
-        os.environ.setdefault(name, value)  # read by MLflow when it is imported; a user's own value wins
     try:
         with _one_warning():
+            get_ready(settings)
             return _log(result, folder, settings, uri)
     except Interrupted:
         raise  # the driver's own signal, no failure of MLflow
@@ -91,6 +90,17 @@ def log_run(result: RunResult, folder: Path, settings: TrackingSettings) -> str 
             *(_public(uri), type(error).__name__, reason, folder, shlex.quote(again)),
         )
         return None
+
+
+def get_ready(settings: TrackingSettings) -> None:
+    """Import what of MLflow will be used, which takes two seconds; nothing is opened or written."""
+    uri = store_uri(settings)
+    for name, value in {**_QUIET, **(_IMPATIENT if _is_server(uri) else {})}.items():
+        os.environ.setdefault(name, value)  # read by MLflow when it is imported; a user's own value wins
+    import mlflow.tracking
+
+    if _database(uri) is not None:
+        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401 - the client imports it when it opens a database
 
 
 def upload(folder: str | Path, tracking_uri: str, experiment: str = "scaling") -> str | None:

@@ -1,0 +1,43 @@
+"""The other end of ``TrackingProcess``: ``python -m scaling.tracking SETTINGS`` gets MLflow ready, reads a run folder's path, logs it, answers with lines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from pydantic import TypeAdapter
+
+from scaling.errors import Interrupted
+from scaling.records import RunResult
+from scaling.tracking.log import TrackingSettings, get_ready, how_to_open, log_run
+
+
+def main() -> None:
+    """Serve one folder; none where whoever asked has ended, or refused what was asked for."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s: %(message)s")
+    signal.signal(signal.SIGTERM, _interrupt)
+    answer = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what MLflow prints is no answer
+    settings = TrackingSettings(**json.loads(sys.argv[1]))
+    with contextlib.suppress(Interrupted):
+        get_ready(settings)
+        if not (name := sys.stdin.read()):
+            return
+        folder = Path(name)
+        result = TypeAdapter(RunResult).validate_json((folder / "result.json").read_bytes())
+        run_id = log_run(result, folder, settings)
+        os.write(answer, json.dumps(how_to_open(settings, [run_id]) if run_id else []).encode())
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    raise Interrupted(number)
+
+
+if __name__ == "__main__":
+    main()
