@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from scaling.catalogue.recognise import recognise, unknown_card_message
 from scaling.experiment import Measurement
 from scaling.footprint import footprint, too_large_for_one_card
 from scaling.records import Baseline, BlockSample, CardInfo, Peak, PointResult, RankReport, RunResult
-from scaling.spec import PointSpec, RunSpec
+from scaling.spec import AXES, PointSpec, RunSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +101,7 @@ def _point(spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointF
     status: Literal["ok", "failed"] = "failed" if error or not estimate.rounds else "ok"
     precision = reports[0].precision if reports else spec.workload.precision
     notes = [*preparation.notes.get(point.name, ()), *estimate.notes, *(reports[0].precision_notes if reports else ())]
-    if error and estimate.rounds:
-        notes.append(f"figures are from the {estimate.rounds} complete rounds before the failure")
-    if point.pp > 1:
-        notes.append("late_arrival_seconds withheld: the stages of a pipeline meet at no common point; their waits are in bubble")
-    if measured.interrupted:
-        notes.append(f"the run was interrupted after {estimate.rounds} complete rounds")
-    if spec.measure.oversubscribe and spec.device == "cpu" and _shares_cores(spec):
-        notes.append("oversubscribed: there were more ranks than cores, so ranks shared cores")
+    notes += _circumstances(spec, point, estimate, failed=error is not None, interrupted=measured.interrupted)
     cards = _cards([report.card for report in reports], precision) if spec.device == "cuda" else _Cards(hardware=None, peak=None, notes=())
     rate, rate_notes = _rates(spec, point, measured, facts, estimate, cards)
     held, held_notes = footprint(spec, point, preparation)
@@ -137,10 +130,7 @@ def _point(spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointF
         seed=spec.measure.seed,
         rounds=estimate.rounds,
         launches=estimate.launches,
-        dp_replicate=point.dp_replicate,
-        dp_shard=point.dp_shard,
-        tp=point.tp,
-        pp=point.pp,
+        **{axis: getattr(point, axis) for axis in AXES},
         batch_per_card=point.batch_per_card,
         batch_per_data_rank=batch.batch_per_data_rank,
         micro_batch=alone.micro_batch,
@@ -151,6 +141,18 @@ def _point(spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointF
         **rate,
         **held,
     )
+
+
+def _circumstances(spec: RunSpec, point: PointSpec, estimate: PointEstimate, *, failed: bool, interrupted: bool) -> Iterator[str]:
+    """Say under which circumstances the figures of a point came about."""
+    if failed and estimate.rounds:
+        yield f"figures are from the {estimate.rounds} complete rounds before the failure"
+    if point.pp > 1:
+        yield "late_arrival_seconds withheld: the stages of a pipeline meet at no common point; their waits are in bubble"
+    if interrupted:
+        yield f"the run was interrupted after {estimate.rounds} complete rounds"
+    if spec.measure.oversubscribe and spec.device == "cpu" and _shares_cores(spec):
+        yield "oversubscribed: there were more ranks than cores, so ranks shared cores"
 
 
 def _over(network: str | None, point: PointResult) -> PointResult:
@@ -164,7 +166,6 @@ def _rates(
     spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointFacts, estimate: PointEstimate, cards: _Cards
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the measured figures of a point, and why some are withheld."""
-    flops = measured.preparation.flops
     tokens = measured.preparation.tokens_per_sample
     samples = None if estimate.steps_per_second is None else estimate.steps_per_second * point.batch.batch_global
     low, high = estimate.step_seconds_interval or (None, None)
@@ -188,10 +189,19 @@ def _rates(
         "late_arrival_seconds": estimate.late_arrival_seconds,
         "slowest": estimate.slowest,
     }
+    arithmetic, notes = _arithmetic(spec, point, measured, facts, estimate, cards)
+    return figures | arithmetic, notes
+
+
+def _arithmetic(
+    spec: RunSpec, point: PointSpec, measured: Measurement, facts: PointFacts, estimate: PointEstimate, cards: _Cards
+) -> tuple[dict[str, Any], list[str]]:
+    """Return what stands on FLOPs, and why some of it is withheld."""
+    flops = measured.preparation.flops
     if flops is None or flops.model == 0:
-        return figures, ["no GFLOPS: no operator of this model has a FLOP formula"] if flops else []
+        return {}, ["no GFLOPS: no operator of this model has a FLOP formula"] if flops else []
     recomputed = flops.recomputed * point.batch.batch_global // spec.solo.batch_global
-    figures |= {
+    figures: dict[str, Any] = {
         "model_flops_per_step_global": facts.flops_per_step,
         "hardware_flops_per_step_global": facts.flops_per_step + recomputed,
         "flops_complete": not flops.uncounted_ops,
@@ -200,7 +210,7 @@ def _rates(
         "sum_of_cards_gflops": estimate.sum_of_cards_gflops,
         "ladder_gflops": estimate.ladder_gflops,
     }
-    notes = []
+    notes: list[str] = []
     if flops.uncounted_ops:
         notes.append(f"no MFU: GFLOPS are a lower bound, because these operators have no FLOP formula: {', '.join(flops.uncounted_ops)}")
     peaks = [report.measured_peak_gflops for report in measured.preparation.reports[: point.gpus]]
