@@ -100,7 +100,7 @@ def both() -> Iterator[tuple[Ours, HandWritten]]:
 
 
 def main() -> int:
-    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 80
     with both() as (ours, plain):
         for _ in range(3):  # both warm: DDP rebuilds its buckets after the first step
             plain.block(), ours.block()
