@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from scaling.config import RunConfig
 from scaling.errors import UserError
 from scaling.spec import BatchSpec
@@ -14,37 +16,44 @@ def _global_batch(config: RunConfig) -> int:
 
 
 def solo_batch(config: RunConfig) -> BatchSpec:
-    """Weak: one card's batch. Strong: the whole global batch."""
-    return batch_of(config, config.batch_per_card if config.scaling == "weak" else _global_batch(config), groups=1)
+    """Weak: one card's batch, in as many passes as asked where it has the samples for them. Strong: the whole global batch."""
+    if config.scaling == "strong":
+        return batch_of(_global_batch(config), config.grad_accumulation, groups=1)
+    return batch_of(config.batch_per_card, gcd(config.batch_per_card, config.grad_accumulation), groups=1)
 
 
-def batch_of(config: RunConfig, samples: int, groups: int) -> BatchSpec:
-    """Split the samples of a step over data-parallel groups and micro-batches."""
+def batch_of(samples: int, passes: int, groups: int) -> BatchSpec:
+    """Split the samples of a step over data-parallel groups and, in each, over so many forward and backward passes."""
     of_group = samples // groups
-    micro = micro_batch_of(of_group, config.grad_accumulation)
-    return BatchSpec(batch_global=samples, batch_per_data_rank=of_group, micro_batch=micro, grad_accumulation=config.grad_accumulation)
+    return BatchSpec(batch_global=samples, batch_per_data_rank=of_group, micro_batch=micro_batch_of(of_group, passes), grad_accumulation=passes)
 
 
 def micro_batch_of(samples: int, grad_accumulation: int) -> int:
-    """Return the samples of one forward pass, of a card that does so many in ``grad_accumulation`` passes.
+    """Return the samples of one forward pass, of a group that does so many in ``grad_accumulation`` passes.
 
     Raises:
         UserError: They do not divide.
     """
     micro, rest = divmod(samples, grad_accumulation)
     if rest or micro == 0:
-        raise UserError(f"grad_accumulation={grad_accumulation} does not divide the {samples} samples a card; choose a divisor of {samples}")
+        raise UserError(f"grad_accumulation={grad_accumulation} does not divide the {samples} samples of a data-parallel group; choose a divisor of {samples}")
     return micro
 
 
-def samples_of(config: RunConfig, gpus: int) -> int:
-    """Return the samples of a step over all cards."""
+def samples_of(config: RunConfig, gpus: int, groups: int) -> int:
+    """Return the samples of a step over all cards, which divide over the data-parallel groups."""
     if config.scaling == "weak":
         if config.batch_global is not None:
             raise UserError("batch_global belongs to scaling=strong; under scaling=weak give batch_per_card, or add scaling=strong")
         return config.batch_per_card * gpus
     samples = _global_batch(config)
-    if samples % gpus:
+    if samples % groups:
         valid = [divisor for divisor in range(1, samples + 1) if samples % divisor == 0]
-        raise UserError(f"batch_global={samples} does not divide over gpus={gpus}; with this batch gpus may be {', '.join(map(str, valid))}")
+        over = f"gpus={gpus}" if groups == gpus else f"the {groups} data-parallel groups of gpus={gpus}"
+        raise UserError(f"batch_global={samples} does not divide over {over}; with this batch there may be {', '.join(map(str, valid))}")
     return samples
+
+
+def per_card(samples: int, gpus: int) -> int | float:
+    """Return the samples a card and step: under strong scaling a fraction where cards that share a sample outnumber the samples."""
+    return samples / gpus if samples % gpus else samples // gpus

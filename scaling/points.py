@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scaling.batches import batch_of, samples_of, solo_batch
+from scaling.batches import batch_of, per_card, samples_of, solo_batch
 from scaling.config import RunConfig
 from scaling.degrees import resolve_degrees
 from scaling.errors import NotHere, UserError
@@ -221,14 +221,14 @@ def _check_named(config: RunConfig, device: str, machine: Machine, most: int) ->
 
 def _point(config: RunConfig, gpus: int, per_node: int) -> PointSpec:
     degrees = resolve_degrees(config.strategy, gpus)
-    samples = samples_of(config, gpus)
-    batch = batch_of(config, samples, degrees["dp_replicate"] * degrees["dp_shard"])
+    groups = degrees["dp_replicate"] * degrees["dp_shard"]
+    samples = samples_of(config, gpus, groups)
     return PointSpec(
         name=f"gpus{gpus}",
         gpus=gpus,
         nodes=len(cards_on_nodes(gpus, per_node)),
-        batch_per_card=samples // gpus,
-        batch=batch,
+        batch_per_card=per_card(samples, gpus),
+        batch=batch_of(samples, config.grad_accumulation, groups),
         links=links_of(degrees, per_node),
         **degrees,
     )

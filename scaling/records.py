@@ -219,7 +219,7 @@ class PointResult:
     dp_shard: int
     tp: int
     pp: int
-    batch_per_card: int
+    batch_per_card: int | float
     batch_per_data_rank: int
     micro_batch: int
     batch_global: int

@@ -115,7 +115,7 @@ class PointSpec:
     Attributes:
         name: Names its logs and its MLflow child run (``gpus2``).
         gpus: Cards used, over all nodes: ranks ``0 .. gpus - 1``.
-        batch_per_card: Samples a card and step (weak: as asked; strong: ``batch_global / gpus``).
+        batch_per_card: Samples a card and step (weak: as asked; strong: ``batch_global / gpus``, which may be a fraction).
         dp_replicate: Degree of that axis, as the three below: groups that hold whole copies of the parameters.
         dp_shard: Ranks over which a copy is sharded and that work on different samples.
         tp: Ranks that split each layer and work on the same samples.
@@ -128,7 +128,7 @@ class PointSpec:
     name: str
     gpus: int
     nodes: int
-    batch_per_card: int
+    batch_per_card: int | float
     batch: BatchSpec
     dp_replicate: int
     dp_shard: int = 1

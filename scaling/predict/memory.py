@@ -21,7 +21,7 @@ UNRELIABLE = 0.92
 HEADROOM = 0.2
 
 
-def forecast(stages: Sequence[StageMemory], card: Card, *, batch_per_card: int, communicates: bool, headroom: float = HEADROOM) -> MemoryForecast | None:
+def forecast(stages: Sequence[StageMemory], card: Card, *, batch_per_card: float, communicates: bool, headroom: float = HEADROOM) -> MemoryForecast | None:
     """Return what the fullest rank of a step needs of its card; ``None`` where the card's memory is not known.
 
     Args:

@@ -74,7 +74,7 @@ def _spread(strategy: str, point: PointSpec | PointResult) -> str:
     return f"{strategy} ({' x '.join(f'{axis} {degree}' for axis, degree in degrees.items())})"
 
 
-def _batch(scaling: str, per_card: int, total: int) -> str:
+def _batch(scaling: str, per_card: float, total: int) -> str:
     if scaling == "weak":
         return f"weak scaling, {per_card} {'sample' if per_card == 1 else 'samples'} per card and step"
     return f"strong scaling, {total} {'sample' if total == 1 else 'samples'} per step in all"

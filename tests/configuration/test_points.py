@@ -57,6 +57,17 @@ def test_strong_scaling_divides_the_global_batch_and_solo_takes_all_of_it() -> N
     assert spec.solo.batch_global == 8
 
 
+def test_a_global_batch_divides_over_groups_and_may_have_fewer_samples_than_cards() -> None:
+    point = spec_of("gpus=8", "scaling=strong", "batch_global=6", "strategy.dp_shard=2", "strategy.tp=4", "grad_accumulation=3", machine=EIGHT_CORES).points[0]
+    assert (point.batch.batch_per_data_rank, point.batch.micro_batch, point.batch_per_card) == (3, 1, 0.75)
+
+
+def test_one_card_does_fewer_passes_where_it_has_too_few_samples_for_those_of_a_group() -> None:
+    spec = spec_of("gpus=4", "batch_per_card=2", "strategy.tp=4", "grad_accumulation=8", machine=EIGHT_CORES)
+    assert (spec.points[0].batch.micro_batch, spec.points[0].batch.grad_accumulation) == (1, 8)
+    assert (spec.solo.micro_batch, spec.solo.grad_accumulation) == (1, 2)
+
+
 def test_cards_that_split_the_work_of_a_group_add_their_batches_to_it() -> None:
     weak = spec_of("gpus=4", "batch_per_card=6", "strategy.dp_shard=2", "strategy.tp=2", "grad_accumulation=3", machine=EIGHT_CORES).points[0]
     assert (weak.batch.batch_global, weak.batch.batch_per_data_rank, weak.batch.micro_batch) == (24, 12, 4)
