@@ -25,8 +25,8 @@ class Options:
         no_sync: Data parallel: under gradient accumulation reduce once a step, in the last micro-batch, and not in each.
         reshard: ``dp_shard``: free gathered parameters after forward and gather them again for backward (ZeRO-3) instead of
             keeping them (ZeRO-2).
-        param_dtype: ``dp_shard``: dtype in which parameters are gathered and used; ``None``: that of the run's precision.
-        reduce_dtype: ``dp_shard``: dtype in which gradients are reduced; ``None``: float32.
+        param_dtype: ``dp_shard``, and ``dp_replicate`` with ``tp``: dtype in which parameters are gathered and used; ``None``: that of the run's precision.
+        reduce_dtype: Likewise, dtype in which gradients are reduced; ``None``: float32.
         sequence_parallel: ``tp``: split activations between layers along the sequence.
         tensor: ``tp``: the model's plan; comes from the workload.
     """

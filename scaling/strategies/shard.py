@@ -38,7 +38,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, options: Options) -> NoSync:
     return _no_sync(module)
 
 
-def copy_slices(module: nn.Module, mesh: DeviceMesh) -> NoSync:
+def copy_slices(module: nn.Module, mesh: DeviceMesh, options: Options) -> NoSync:
     """Hold a copy of a module with split layers on each rank of ``dp_replicate``, in place.
 
     DDP's reducer takes no distributed parameters, so this is FSDP2 with copies in the place of shards, which torch offers for
@@ -47,11 +47,12 @@ def copy_slices(module: nn.Module, mesh: DeviceMesh) -> NoSync:
     Args:
         module: On its device, its layers split over the ``tp`` axis.
         mesh: The axis ``dp_replicate``.
+        options: ``param_dtype`` and ``reduce_dtype`` are used.
 
     Returns:
         Opens a context in which backward leaves gradients unreduced.
     """
-    apply: Callable[..., Any] = functools.partial(replicate, mesh=mesh)
+    apply: Callable[..., Any] = functools.partial(replicate, mesh=mesh, mp_policy=_policy(options))
     for block in _blocks(module):
         apply(block)
     apply(module)

@@ -99,6 +99,16 @@ def test_a_compiled_step_adds_to_its_gradients_with_kernels_of_their_own() -> No
     assert not [operator for operator in fused(operators(step, Action("B", 0, 0))) if operator.bytes_read == 8 * largest]
 
 
+def test_split_stages_are_copied_block_by_block_and_their_gradients_reduced_in_the_last_micro_batch() -> None:
+    degrees = {"pp": 2, "dp_replicate": 2, "tp": 2}
+    step = traced_step(*asked("gpt", "pipeline", degrees, sizes={"layers": 4}, precision="bf16", options={"microbatches": 4}), folder=None)
+    reduced = [
+        sum(isinstance(event, Issue) and "dp_replicate" in event.collective.axis for event in step.programs[step.program_of[Action("B", 0, index)]])
+        for index in range(4)
+    ]
+    assert reduced == [0, 0, 0, 3]  # two blocks, and what the first stage has besides
+
+
 CASES: list[Any] = [
     {"strategy": "ddp", "degrees": {"dp_replicate": 2}},
     pytest.param({"strategy": "fsdp", "degrees": {"dp_shard": 2}, "accumulation": 2}, marks=pytest.mark.long),

@@ -43,6 +43,7 @@ EXACT_ON_FOUR: dict[str, dict[str, Any]] = {
 }
 HALF_ON_FOUR: dict[str, dict[str, Any]] = {
     "fsdp x tensor fp16": {"model": "llama_tiny", "strategy": "fsdp", "degrees": {"dp_shard": 2, "tp": 2}, "precision": "fp16", "steps": 12},
+    "ddp x tensor bf16": {"model": "llama_tiny", "strategy": "ddp", "degrees": {"dp_replicate": 2, "tp": 2}, "precision": "bf16", "steps": 12},
 }
 ADAMW: dict[str, dict[str, Any]] = {
     f"{strategy}, adamw": {"model": "mlp", "strategy": strategy, "degrees": DDP, "optimizer": "adamw"} for strategy in ("ddp", "zero1")
