@@ -141,7 +141,8 @@ def _carry_out(
     from scaling.report.store import run_folder, write_config, write_result
 
     spec, console = choice.spec, open_console(sys.stdout)
-    folder = run_folder(Path(config.output), config.name or f"{spec.workload.model.name}-{spec.strategy.name}-{spec.workload.precision}", now)
+    name = config.name or f"{spec.workload.model.name}-{spec.strategy.name}-{spec.workload.precision}"
+    folder = run_folder(Path(config.output), name, now, measured=choice.measured)
     write_config(container, folder)
     progress = Progress(console)
     with front_door.signals():

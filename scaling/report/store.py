@@ -30,13 +30,14 @@ CONFIG = "config.yaml"
 SCHEMA_VERSION = 1
 
 
-def run_folder(root: Path, name: str, now: datetime) -> Path:
-    """Make the one folder of a run, with ``ranks/`` and ``logs/`` in it.
+def run_folder(root: Path, name: str, now: datetime, *, measured: bool = True) -> Path:
+    """Make the one folder of a run.
 
     Args:
         root: Where run folders lie (``runs``); made if it is not there.
         name: A name for people; characters that some file system or shell treats specially become ``_``.
         now: The run's start with its time zone; the folder's name shows UTC.
+        measured: Whether ranks will write into it: it then holds ``ranks/`` and ``logs/``.
 
     Returns:
         ``<root>/<YYYYMMDDTHHMMSSZ>-<name>-<6 random hex>``: runs started in the same second do not share a folder.
@@ -48,7 +49,7 @@ def run_folder(root: Path, name: str, now: datetime) -> Path:
     safe = re.sub(r"[^A-Za-z0-9._=-]+", "_", name)[:80]
     folder = root / f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{safe}-{secrets.token_hex(3)}"
     folder.mkdir(parents=True)
-    for part in ("ranks", "logs"):
+    for part in ("ranks", "logs") if measured else ():
         (folder / part).mkdir()
     return folder
 

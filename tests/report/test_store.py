@@ -19,6 +19,7 @@ def test_run_folder_is_named_after_utc_time_name_and_six_hex_digits(tmp_path):
     folder = store.run_folder(tmp_path / "runs", "gpt_tiny", MIDNIGHT_IN_TOKYO)
     assert re.fullmatch(r"20260101T150005Z-gpt_tiny-[0-9a-f]{6}", folder.name)
     assert sorted(part.name for part in folder.iterdir()) == ["logs", "ranks"]
+    assert list(store.run_folder(tmp_path / "runs", "gpt_tiny", MIDNIGHT_IN_TOKYO, measured=False).iterdir()) == []
 
 
 def test_two_runs_of_the_same_second_get_two_folders(tmp_path):
