@@ -9,16 +9,20 @@ import torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg  # registers the backend
 from torch.distributed.device_mesh import DeviceMesh
 
-from scaling.spec import PointSpec
+from scaling.spec import AXES, PointSpec
 
 FAKE = "fake"
 """torch's backend whose collectives do nothing: a step on it is the strategy's own step with its communication removed."""
+LONELY = "dp_shard"
+"""The axis that a pipeline has for its own sake."""
 _ABSENT = 1 << 20
 """Ranks from here on do not exist; see ``_removed``."""
 
 
 def make_mesh(point: PointSpec, device_type: str, world_size: int, *, removed: Collection[str] = ()) -> DeviceMesh | None:
     """Return the mesh of a point's ranks; every rank of the world must call this, in the same order.
+
+    A pipeline without data-parallel axes gets ``dp_shard`` of one rank each: what holds parameters in another dtype needs an axis to do it on.
 
     Args:
         point: Gives the axes: those with a degree above 1, by name, outermost first.
@@ -30,16 +34,19 @@ def make_mesh(point: PointSpec, device_type: str, world_size: int, *, removed: C
     Returns:
         The mesh, or ``None`` on a rank that the point does not use.
     """
-    ranks = torch.arange(point.gpus).view(*point.axes.values())
+    lonely = {LONELY} if point.pp > 1 and point.dp_replicate == point.dp_shard == 1 else set()
+    names = tuple(axis for axis in AXES if axis in point.axes or axis in lonely)
+    degrees = [point.axes.get(axis, 1) for axis in names]
+    ranks = torch.arange(point.gpus).view(*degrees)
     groups = [
-        _own_group(ranks.movedim(position, -1).reshape(-1, degree), world_size, axis in removed) for position, (axis, degree) in enumerate(point.axes.items())
+        _own_group(ranks.movedim(position, -1).reshape(-1, degree), world_size, axis in removed or bool(removed and degree == 1))
+        for position, (axis, degree) in enumerate(zip(names, degrees, strict=True))
     ]
     mine = [group for group in groups if group is not None]
     if len(mine) < len(groups):
         return None
-    names = tuple(point.axes)
     if removed:
-        return _removed(mine, device_type, ranks, names, partly=len(removed) < len(names))
+        return _removed(mine, device_type, ranks, names, partly=len(removed) < len(point.axes))
     return DeviceMesh.from_group(mine, device_type, mesh=ranks, mesh_dim_names=names)
 
 
@@ -51,6 +58,9 @@ def backend_of(mesh: DeviceMesh) -> str:
 def _own_group(rows: torch.Tensor, world_size: int, fake: bool) -> dist.ProcessGroup | None:
     """Make the group of each row of ranks, and return the one that this rank is in."""
     own = None
+    if rows.size(1) == 1:  # of no concern to other ranks
+        rank = dist.get_rank()
+        return dist.new_group([rank], backend=FAKE if fake else None, use_local_synchronization=True) if rank < len(rows) else None
     for row in rows.tolist():
         whole_world = len(row) == world_size and not fake
         group = dist.group.WORLD if whole_world else dist.new_group(row, backend=FAKE if fake else None)

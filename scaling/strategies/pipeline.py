@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -211,8 +212,10 @@ def _spread(stage: Stage, mesh: DeviceMesh, options: Options) -> nn.Module:
     axes = mesh.mesh_dim_names or ()
     if "tp" in axes:
         parallelize(stage.model, mesh["tp"], options)
-    data = tuple(axis for axis in axes if axis.startswith("dp_"))
-    return parallelize(stage, mesh[data] if data else None, options).module
+    data = mesh[tuple(axis for axis in axes if axis.startswith("dp_"))]
+    if data.size() == 1:  # then all that shards have to offer is their dtype: parameters are cast once a step, and not in every micro-batch
+        return parallelize(stage, data if options.param_dtype else None, replace(options, reshard=False)).module
+    return parallelize(stage, data, options).module
 
 
 def _neighbour(stage: Stage, module: nn.Module, workload: Workload, group: dist.ProcessGroup) -> NeighbourStage:

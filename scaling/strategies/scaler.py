@@ -48,4 +48,4 @@ def gradient_scaler(mesh: DeviceMesh, precision: RunningPrecision) -> GradScaler
         return GradScaler(mesh.device_type, enabled=False)
     if mesh.mesh_dim_names == ("dp_replicate",):
         return GradScaler(mesh.device_type)
-    return AgreeingScaler(mesh.device_type, mesh.get_all_groups())
+    return AgreeingScaler(mesh.device_type, [group for group in mesh.get_all_groups() if group.size() > 1])

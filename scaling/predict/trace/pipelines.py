@@ -29,6 +29,8 @@ KINDS = 3
 """First, between, last."""
 DEPTHS = (1, 2, 3)
 """Blocks of the shorter of the two stages from which a long one is drawn out; the longer one has two more."""
+_IN_ANOTHER_DTYPE = ("bf16", "fp16")
+"""Precisions in which parameters are used in another dtype than the optimizer's."""
 Recorder = Callable[[Asked], Recording]
 
 
@@ -101,7 +103,7 @@ def _drawn(asked: Asked, pipeline: Pipeline, depth: int, record: Recorder) -> li
     kinds = min(pipeline.stages, KINDS)
     argument = asked.workload.model.depth_argument
     fixed = pipeline.blocks - 2  # of the blocks, that do not come from the depth
-    depths = DEPTHS if asked.degrees.get("dp_shard", 1) == 1 else DEPTHS[1:]  # FSDP treats the first and the last block apart
+    depths = DEPTHS[1:] if _shards(asked) else DEPTHS  # FSDP treats the first and the last block apart
 
     def short(kind: int, blocks: int) -> Recording:
         world = _shortened(asked, pipeline, kinds, split=[blocks] * kinds).with_depth(argument, blocks * kinds - fixed)
@@ -129,17 +131,21 @@ def _data_axes(asked: Asked) -> list[str]:
     return [axis for axis in ("dp_shard", "dp_replicate") if asked.degrees.get(axis, 1) > 1]
 
 
+def _shards(asked: Asked) -> bool:
+    """Whether stages are FSDP's: where parameters are cut, and where it holds a pipeline's in another dtype."""
+    return asked.degrees.get("dp_shard", 1) > 1 or (not _data_axes(asked) and asked.workload.precision in _IN_ANOTHER_DTYPE)
+
+
 def _few(asked: Asked, pipeline: Pipeline) -> int:
     """Return the micro-batches of a run that are recorded: enough for every context that the axes make a difference in."""
-    data = _data_axes(asked)
-    return min(pipeline.microbatches, 5 if "dp_shard" in data else 3 if data else 2)
+    return min(pipeline.microbatches, 5 if _shards(asked) else 3 if _data_axes(asked) else 2)
 
 
 def _shortened(asked: Asked, pipeline: Pipeline, stages: int, split: Sequence[int] | None) -> Asked:
     """Return a pipeline of so many one-stage ranks with few micro-batches: what a stage does does not depend on their number."""
     assert asked.strategy is not None
     few = _few(asked, pipeline)
-    interleaves = asked.degrees.get("dp_shard", 1) > 1 and few >= stages and not pipeline.forward_first
+    interleaves = _shards(asked) and few >= stages and not pipeline.forward_first
     changed: dict[str, Any] = {"schedule": "1f1b" if interleaves else "gpipe", "microbatches": few, "virtual_stages": None}
     if split is not None:
         changed["split"] = list(split)
@@ -225,7 +231,7 @@ class _Programs:
 
 def _sources(lane: Sequence[Action], stages: Sequence[_Stage], pipeline: Pipeline, asked: Asked) -> dict[Action, Action]:
     """Return which recorded action stands for each pass of a lane: the one in the most similar context."""
-    few, reduces = _few(asked, pipeline), bool(_data_axes(asked))
+    few, reduces = _few(asked, pipeline), bool(_data_axes(asked)) or _shards(asked)
     recorded = {
         index: _contexts([*stages[index].recording.programs], few, reduces=reduces) for index in {action.stage for action in lane if action.kind == "F"}
     }
