@@ -57,6 +57,7 @@ accuracy: setup
 	$(PYTHON) benchmarks/fit.py
 	$(PYTHON) benchmarks/accuracy.py
 	$(PYTHON) benchmarks/steps.py
+	$(PYTHON) benchmarks/pairs.py
 
 nodes: setup
 	$(PYTHON) -m pytest -m nodes $(PYTEST_ARGS)

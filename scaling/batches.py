@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import gcd
-
 from scaling.config import RunConfig
 from scaling.errors import UserError
 from scaling.spec import BatchSpec
@@ -16,10 +14,12 @@ def _global_batch(config: RunConfig) -> int:
 
 
 def solo_batch(config: RunConfig) -> BatchSpec:
-    """Weak: one card's batch, in as many passes as asked where it has the samples for them. Strong: the whole global batch."""
+    """Weak: one card's batch, in the largest number of passes up to that asked for which divides it. Strong: the whole global batch, in as many as asked."""
     if config.scaling == "strong":
         return batch_of(_global_batch(config), config.grad_accumulation, groups=1)
-    return batch_of(config.batch_per_card, gcd(config.batch_per_card, config.grad_accumulation), groups=1)
+    samples = config.batch_per_card
+    passes = next(number for number in range(min(samples, config.grad_accumulation), 0, -1) if samples % number == 0)
+    return batch_of(samples, passes, groups=1)
 
 
 def batch_of(samples: int, passes: int, groups: int) -> BatchSpec:
@@ -36,7 +36,7 @@ def micro_batch_of(samples: int, grad_accumulation: int) -> int:
     """
     micro, rest = divmod(samples, grad_accumulation)
     if rest or micro == 0:
-        raise UserError(f"grad_accumulation={grad_accumulation} does not divide the {samples} samples of a data-parallel group; choose a divisor of {samples}")
+        raise UserError(f"grad_accumulation={grad_accumulation} does not divide {samples} samples; choose a divisor of {samples}")
     return micro
 
 
@@ -50,10 +50,10 @@ def samples_of(config: RunConfig, gpus: int, groups: int) -> int:
     if samples % groups:
         valid = [divisor for divisor in range(1, samples + 1) if samples % divisor == 0]
         over = f"gpus={gpus}" if groups == gpus else f"the {groups} data-parallel groups of gpus={gpus}"
-        raise UserError(f"batch_global={samples} does not divide over {over}; with this batch there may be {', '.join(map(str, valid))}")
+        raise UserError(f"batch_global={samples} does not divide over {over}; this batch divides over {', '.join(map(str, valid))}")
     return samples
 
 
 def per_card(samples: int, gpus: int) -> int | float:
-    """Return the samples a card and step: under strong scaling a fraction where cards that share a sample outnumber the samples."""
+    """Return the samples a card and step: under strong scaling a fraction where they do not divide over the cards, some of which share samples."""
     return samples / gpus if samples % gpus else samples // gpus

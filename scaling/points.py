@@ -228,7 +228,7 @@ def _point(config: RunConfig, gpus: int, per_node: int) -> PointSpec:
         gpus=gpus,
         nodes=len(cards_on_nodes(gpus, per_node)),
         batch_per_card=per_card(samples, gpus),
-        batch=batch_of(samples, config.grad_accumulation, groups),
+        batch=solo_batch(config) if gpus == 1 else batch_of(samples, config.grad_accumulation, groups),
         links=links_of(degrees, per_node),
         **degrees,
     )

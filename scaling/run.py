@@ -105,6 +105,7 @@ def _lead(config: RunConfig, container: Mapping[str, Any], launcher: Launcher | 
 def _served(
     config: RunConfig, container: Mapping[str, Any], launcher: Launcher | None, machine: Machine, others: Sequence[Machine], track: TrackingProcess
 ) -> int:
+    """Plan, refuse what cannot be served, then predict, measure and report."""
     from scaling.report.console import open_console, say
     from scaling.report.headline import first_line
 
@@ -116,7 +117,7 @@ def _served(
     if launcher is not None:
         _check(choice.spec, launcher)
     if not (choice.measured or config.dry_run):
-        track.start()  # a prediction leaves it a core
+        track.start()  # nothing is measured that it could disturb
     predicting = None if config.dry_run else _predict(choice)
     console = open_console(sys.stdout)
     say(console, [first_line(choice.spec, _hardware(choice, machine, others), _reason(config, machine, choice), measured=choice.measured)])

@@ -56,8 +56,13 @@ def forecast(stages: Sequence[StageMemory], card: Card, *, batch_per_card: float
         context=context,
         rounding=rounding,
         headroom=headroom,
-        largest_batch_per_card=max(0, int(room * batch_per_card / grows)) if grows > 0 else None,
+        largest_batch_per_card=_largest(room * batch_per_card / grows) if grows > 0 else None,
     )
+
+
+def _largest(samples: float) -> int | None:
+    """Whole samples a card; ``None`` where some fit and they are fewer than one for each of the cards that share them."""
+    return None if 0 < samples < 1 else max(0, int(samples))
 
 
 def _held(stage: StageMemory) -> int:

@@ -13,8 +13,8 @@ from scaling.spec import AXES, PointSpec
 
 FAKE = "fake"
 """torch's backend whose collectives do nothing: a step on it is the strategy's own step with its communication removed."""
-LONELY = "dp_shard"
-"""The axis that a pipeline has for its own sake."""
+DTYPE_AXIS = "dp_shard"
+"""Of one rank each in a pipeline without data-parallel axes: FSDP holds its parameters in another dtype along it."""
 _ABSENT = 1 << 20
 """Ranks from here on do not exist; see ``_removed``."""
 
@@ -34,11 +34,12 @@ def make_mesh(point: PointSpec, device_type: str, world_size: int, *, removed: C
     Returns:
         The mesh, or ``None`` on a rank that the point does not use.
     """
-    lonely = {LONELY} if point.pp > 1 and point.dp_replicate == point.dp_shard == 1 else set()
-    names = tuple(axis for axis in AXES if axis in point.axes or axis in lonely)
+    alone = {DTYPE_AXIS} if point.pp > 1 and point.dp_replicate == point.dp_shard == 1 else set()
+    names = tuple(axis for axis in AXES if axis in point.axes or axis in alone)
     degrees = [point.axes.get(axis, 1) for axis in names]
     ranks = torch.arange(point.gpus).view(*degrees)
     groups = [
+        # Nothing is sent along an axis of one rank: it is as fake as the others, so that they tell by their backend whether all are.
         _own_group(ranks.movedim(position, -1).reshape(-1, degree), world_size, axis in removed or bool(removed and degree == 1))
         for position, (axis, degree) in enumerate(zip(names, degrees, strict=True))
     ]

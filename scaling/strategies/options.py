@@ -20,12 +20,12 @@ class Options:
     """Options by the axis that they belong to; one that no axis of the point uses has no effect.
 
     Attributes:
-        bucket_mb: ``dp_replicate`` alone: MiB from which DDP reduces a bucket of gradients.
-        static_graph: ``dp_replicate`` alone: the set of used parameters never changes; DDP may then skip its search for unused ones.
+        bucket_mb: ``dp_replicate`` alone, without ``pp``: MiB from which DDP reduces a bucket of gradients.
+        static_graph: ``dp_replicate`` alone, without ``pp``: the set of used parameters never changes; DDP may then skip its search for unused ones.
         no_sync: Data parallel: under gradient accumulation reduce once a step, in the last micro-batch, and not in each.
         reshard: ``dp_shard``: free gathered parameters after forward and gather them again for backward (ZeRO-3) instead of
             keeping them (ZeRO-2).
-        param_dtype: ``dp_shard``, and ``dp_replicate`` with ``tp``: dtype in which parameters are gathered and used; ``None``: that of the run's precision.
+        param_dtype: ``dp_shard``, ``dp_replicate`` with ``tp``, and ``pp``: dtype in which parameters are gathered and used; ``None``: that of the precision.
         reduce_dtype: Likewise, dtype in which gradients are reduced; ``None``: float32.
         sequence_parallel: ``tp``: split activations between layers along the sequence.
         tensor: ``tp``: the model's plan; comes from the workload.

@@ -69,23 +69,16 @@ def parallelize(module: nn.Module, mesh: DeviceMesh | None, options: Options) ->
 
         no_sync = shard(module, mesh[("dp_replicate", "dp_shard") if "dp_replicate" in axes else "dp_shard"], options)
         return Parallelized(module=module, no_sync=no_sync)
-    if "dp_replicate" in axes and _is_split(module):
-        from scaling.strategies.shard import copy_slices
+    if "dp_replicate" in axes and "tp" in axes:
+        from scaling.strategies.shard import copy_blocks
 
-        return Parallelized(module=module, no_sync=copy_slices(module, mesh["dp_replicate"], options))
+        return Parallelized(module=module, no_sync=copy_blocks(module, mesh["dp_replicate"], options))
     if "dp_replicate" in axes:
         from scaling.strategies.replicate import replicate
 
         copies = replicate(module, mesh["dp_replicate"], options)
         return Parallelized(module=copies, no_sync=copies.no_sync)
     return Parallelized(module=module, no_sync=None)
-
-
-def _is_split(module: nn.Module) -> bool:
-    """Tell whether layers of a module are split over ``tp``: of a pipeline stage they are before its other axes are looked at."""
-    from torch.distributed.tensor import DTensor
-
-    return any(isinstance(parameter, DTensor) for parameter in module.parameters())
 
 
 def place(

@@ -28,6 +28,7 @@ from scaling.strategies.options import Options
 from scaling.strategies.parallelize import options_of, parallelize
 from scaling.strategies.placed import Placed, Workload
 from scaling.strategies.scaler import gradient_scaler
+from scaling.strategies.shard import copy_blocks
 from scaling.strategies.stages import Stage
 from scaling.workload.blocks import repeated_blocks
 from scaling.workload.step import make_optimizer
@@ -213,6 +214,9 @@ def _spread(stage: Stage, mesh: DeviceMesh, options: Options) -> nn.Module:
     if "tp" in axes:
         parallelize(stage.model, mesh["tp"], options)
     data = mesh[tuple(axis for axis in axes if axis.startswith("dp_"))]
+    if data.mesh_dim_names == ("dp_replicate",):
+        copy_blocks(stage, data, options)
+        return stage
     if data.size() == 1:  # then all that shards have to offer is their dtype: parameters are cast once a step, and not in every micro-batch
         return parallelize(stage, data if options.param_dtype else None, replace(options, reshard=False)).module
     return parallelize(stage, data, options).module

@@ -38,14 +38,14 @@ def shard(module: nn.Module, mesh: DeviceMesh, options: Options) -> NoSync:
     return _no_sync(module)
 
 
-def copy_slices(module: nn.Module, mesh: DeviceMesh, options: Options) -> NoSync:
-    """Hold a copy of a module with split layers on each rank of ``dp_replicate``, in place.
+def copy_blocks(module: nn.Module, mesh: DeviceMesh, options: Options) -> NoSync:
+    """Hold a copy of a module on each rank of ``dp_replicate``, in place; gradients are all-reduced block by block instead of bucket by bucket.
 
-    DDP's reducer takes no distributed parameters, so this is FSDP2 with copies in the place of shards, which torch offers for
-    this case: gradients are all-reduced block by block instead of bucket by bucket.
+    This is FSDP2 with copies in the place of shards, for what DDP is not made for: its reducer takes no split parameters, and in a pipeline
+    it would reduce inside the last backward pass, while the stage before waits for its gradient.
 
     Args:
-        module: On its device, its layers split over the ``tp`` axis.
+        module: On its device; its layers may be split over the ``tp`` axis already.
         mesh: The axis ``dp_replicate``.
         options: ``param_dtype`` and ``reduce_dtype`` are used.
 

@@ -21,15 +21,16 @@ from scaling.tracking.log import TrackingSettings, get_ready, how_to_open, log_r
 def main() -> None:
     """Serve one folder; none where whoever asked has ended, or refused what was asked for."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s: %(message)s")
-    signal.signal(signal.SIGTERM, _interrupt)
     answer = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what MLflow prints is no answer
     settings = TrackingSettings(**json.loads(sys.argv[1]))
-    with contextlib.suppress(Interrupted):
+    with contextlib.suppress(Exception):  # what is wrong with MLflow is said where it is needed
         get_ready(settings)
-        if not (name := sys.stdin.read()):
-            return
-        folder = Path(name)
+    if not (name := sys.stdin.read()):
+        return
+    signal.signal(signal.SIGTERM, _interrupt)  # only now is there a run to close
+    folder = Path(name)
+    with contextlib.suppress(Interrupted):
         result = TypeAdapter(RunResult).validate_json((folder / "result.json").read_bytes())
         run_id = log_run(result, folder, settings)
         os.write(answer, json.dumps(how_to_open(settings, [run_id]) if run_id else []).encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from dataclasses import asdict
@@ -10,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 
 from scaling.tracking.log import TrackingSettings
+
+_logger = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 5.0
 """For which a process that is told to stop may take to mark its run as killed."""
@@ -32,13 +35,14 @@ class TrackingProcess:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._process is None:
             return
-        self._process.terminate()  # nothing, where it has ended
-        try:
-            self._process.wait(_PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-        with self._process:  # closes its pipes
-            pass
+        with self._process as process:  # closes its pipes
+            process.terminate()  # nothing, where it has ended
+            try:
+                process.wait(_PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:  # also where the driver is told to stop a second time
+                process.kill()
 
     def start(self) -> None:
         """Start it, if it is not yet: it imports MLflow and waits."""
@@ -48,9 +52,11 @@ class TrackingProcess:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0)
 
     def log(self, folder: Path) -> list[str]:
-        """Log a finished run folder and return the lines that say where to look at it; what fails costs one warning, as in ``log_run``."""
+        """Log a finished run folder and return the lines that say where to look at it; what fails costs one warning and no more."""
         self.start()
         if self._process is None:
             return []
         answer, _ = self._process.communicate(str(folder))
+        if self._process.returncode:
+            _logger.warning("MLflow was not written: its process ended with code %d; the result is complete on disk in %s", self._process.returncode, folder)
         return list(json.loads(answer)) if answer else []

@@ -63,8 +63,8 @@ def test_a_global_batch_divides_over_groups_and_may_have_fewer_samples_than_card
 
 
 def test_one_card_does_fewer_passes_where_it_has_too_few_samples_for_those_of_a_group() -> None:
-    spec = spec_of("gpus=4", "batch_per_card=2", "strategy.tp=4", "grad_accumulation=8", machine=EIGHT_CORES)
-    assert (spec.points[0].batch.micro_batch, spec.points[0].batch.grad_accumulation) == (1, 8)
+    spec = spec_of("gpus=[1,4]", "batch_per_card=2", "strategy=tensor", "grad_accumulation=8", machine=EIGHT_CORES)
+    assert [(point.batch.micro_batch, point.batch.grad_accumulation) for point in spec.points] == [(1, 2), (1, 8)]
     assert (spec.solo.micro_batch, spec.solo.grad_accumulation) == (1, 2)
 
 

@@ -8,6 +8,7 @@ import accuracy
 import fit
 import numpy as np
 import page
+import pairs
 import pytest
 import steps
 from published import CARDS, links, predicted_us, ring_shares, series
@@ -84,3 +85,8 @@ def test_the_document_says_of_every_whole_step_what_its_script_finds() -> None:
     assert page.written(steps.START, steps.END).splitlines() == list(steps.lines(rows))
     median = np.median([abs(step.error) for step in rows if step.family != "Narayanan et al. 2021"])
     assert median < 0.05
+
+
+@pytest.mark.long
+def test_the_document_says_of_every_pair_of_card_counts_what_its_script_finds() -> None:
+    assert page.written(pairs.START, pairs.END).splitlines() == list(pairs.lines(pairs.pairs()))

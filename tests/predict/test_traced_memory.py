@@ -72,14 +72,14 @@ def test_ddp_adds_a_copy_of_its_gradients() -> None:
     assert spread.temporaries - alone.temporaries == spread.gradients
 
 
-def test_every_stage_of_a_pipelines_rank_adds_a_copy_of_its_gradients_and_the_inputs_of_all_micro_batches_are_held() -> None:
+def test_every_stage_of_a_pipelines_rank_adds_a_copy_of_its_parameters_and_the_inputs_of_all_micro_batches_are_held() -> None:
     options = {"microbatches": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2}
     alone, spread = (
         traced_step(*asked("mlp", "pipeline", {"pp": 2, "dp_replicate": data}, micro_batch=8, accumulation=2, options=options), folder=None) for data in (1, 2)
     )
     for one, other in zip(alone.memory, spread.memory, strict=True):
-        assert other.temporaries - one.temporaries == other.gradients
-        assert other.peak - one.peak == other.gradients
+        assert other.parameters <= other.temporaries - one.temporaries < 2 * other.parameters  # and a buffer for the gradients of a block
+        assert other.activations == one.activations
         assert other.inputs == 2 * 8 * (16 * 4 + 8)  # samples of sixteen numbers, and a class
 
 

@@ -50,6 +50,20 @@ def test_what_fails_costs_a_warning_and_no_lines(folder, tmp_path, capfd):
     assert "could not be written" in capfd.readouterr().err
 
 
+def test_a_process_that_breaks_is_told_of(settings, tmp_path, caplog):
+    with TrackingProcess(settings) as track:
+        assert track.log(tmp_path / "no folder") == []
+    assert "ended with code 1" in caplog.text
+
+
+def test_its_process_ends_with_the_driver(settings, tmp_path):
+    with TrackingProcess(settings) as track:
+        track.start()
+        track._process.stdin.close()
+        assert track._process.wait(20) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_switched_off_no_process_is_started(folder):
     with TrackingProcess(TrackingSettings(enabled=False)) as track:
         assert track.log(folder) == []

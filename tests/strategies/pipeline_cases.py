@@ -108,9 +108,6 @@ def whole_parameters(placed: Placed) -> dict[str, torch.Tensor]:
     for stage in placed.stages:
         for name, parameter in stage.named_parameters(remove_duplicate=False):
             value = parameter.detach()
-            layout = getattr(parameter, "_st_info", None)  # DDP keeps slices of tp as plain tensors
-            if layout is not None:
-                value = torch.distributed.tensor.DTensor.from_local(value, layout.mesh, layout.placements, run_check=False)
             found[name.removeprefix("module.").removeprefix("model.")] = value.full_tensor() if hasattr(value, "full_tensor") else value
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -22,7 +23,7 @@ def held_by(capture: Capture, gradients: Sequence[Tensor], *, inputs: int, buffe
     log = capture.storages.log
     owned = {capture.storages.number(gradient) for gradient in gradients}
     before = {number for number, _ in log[: capture.log_begin]}
-    saved = flying = current = of_gradients = 0
+    flying = current = of_gradients = 0
     moments: list[Moment] = []
     position = capture.log_begin
     for stretch in capture.stretches:
@@ -39,6 +40,27 @@ def held_by(capture: Capture, gradients: Sequence[Tensor], *, inputs: int, buffe
                     fullest = Moment(flying, current - of_gradients, of_gradients)
         moments.append(fullest)
         position = stretch.log_end
-        saved = saved or current
         flying -= kind == "B"
-    return Held(saved=saved, moments=tuple(moments), inputs=inputs, buffers=buffers)
+    return Held(
+        saved=_saved(log[capture.log_begin : position], capture.stretches[0].log_end - capture.log_begin),
+        moments=tuple(moments),
+        inputs=inputs,
+        buffers=buffers,
+    )
+
+
+def _saved(log: Sequence[tuple[int, int]], first: int) -> int:
+    """Return the bytes that the first forward pass leaves for its backward pass: what outlives all passes is there once, whatever their number.
+
+    Args:
+        log: Of all passes of a step: storages, and the bytes that each gained or lost.
+        first: Entries of the first forward pass.
+    """
+    left: Counter[int] = Counter()
+    for number, more in log[:first]:
+        left[number] += more
+    saved = left.copy()
+    for number, more in log[first:]:
+        if number in left:
+            left[number] += more
+    return sum(size for number, size in saved.items() if left[number] <= 0)

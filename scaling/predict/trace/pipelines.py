@@ -54,7 +54,7 @@ class _Context:
     Attributes:
         kind: ``F`` or ``B``.
         first: No action of this kind was before it in the step: no gradient is there yet.
-        last: Of a run of the schedule: gradients are reduced.
+        last: Of a run of the schedule, behind which gradients are reduced: in the same action, unless it is the step's last pass.
         after: Kind of the stage's action before: FSDP leaves parameters gathered behind a backward pass.
     """
 
@@ -103,7 +103,7 @@ def _drawn(asked: Asked, pipeline: Pipeline, depth: int, record: Recorder) -> li
     kinds = min(pipeline.stages, KINDS)
     argument = asked.workload.model.depth_argument
     fixed = pipeline.blocks - 2  # of the blocks, that do not come from the depth
-    depths = DEPTHS[1:] if _shards(asked) else DEPTHS  # FSDP treats the first and the last block apart
+    depths = DEPTHS[1:] if _managed(asked) else DEPTHS  # FSDP treats the first and the last block apart
 
     def short(kind: int, blocks: int) -> Recording:
         world = _shortened(asked, pipeline, kinds, split=[blocks] * kinds).with_depth(argument, blocks * kinds - fixed)
@@ -131,21 +131,21 @@ def _data_axes(asked: Asked) -> list[str]:
     return [axis for axis in ("dp_shard", "dp_replicate") if asked.degrees.get(axis, 1) > 1]
 
 
-def _shards(asked: Asked) -> bool:
-    """Whether stages are FSDP's: where parameters are cut, and where it holds a pipeline's in another dtype."""
-    return asked.degrees.get("dp_shard", 1) > 1 or (not _data_axes(asked) and asked.workload.precision in _IN_ANOTHER_DTYPE)
+def _managed(asked: Asked) -> bool:
+    """Whether FSDP holds the parameters of stages: sharded, copied, or in another dtype."""
+    return bool(_data_axes(asked)) or asked.workload.precision in _IN_ANOTHER_DTYPE
 
 
 def _few(asked: Asked, pipeline: Pipeline) -> int:
-    """Return the micro-batches of a run that are recorded: enough for every context that the axes make a difference in."""
-    return min(pipeline.microbatches, 5 if _shards(asked) else 3 if _data_axes(asked) else 2)
+    """Return the micro-batches of a run that are recorded: enough for every context that makes a difference."""
+    return min(pipeline.microbatches, 5 if _managed(asked) else 2)
 
 
 def _shortened(asked: Asked, pipeline: Pipeline, stages: int, split: Sequence[int] | None) -> Asked:
     """Return a pipeline of so many one-stage ranks with few micro-batches: what a stage does does not depend on their number."""
     assert asked.strategy is not None
     few = _few(asked, pipeline)
-    interleaves = _shards(asked) and few >= stages and not pipeline.forward_first
+    interleaves = _managed(asked) and few >= stages and not pipeline.forward_first
     changed: dict[str, Any] = {"schedule": "1f1b" if interleaves else "gpipe", "microbatches": few, "virtual_stages": None}
     if split is not None:
         changed["split"] = list(split)
@@ -231,7 +231,7 @@ class _Programs:
 
 def _sources(lane: Sequence[Action], stages: Sequence[_Stage], pipeline: Pipeline, asked: Asked) -> dict[Action, Action]:
     """Return which recorded action stands for each pass of a lane: the one in the most similar context."""
-    few, reduces = _few(asked, pipeline), bool(_data_axes(asked)) or _shards(asked)
+    few, reduces = _few(asked, pipeline), _managed(asked)
     recorded = {
         index: _contexts([*stages[index].recording.programs], few, reduces=reduces) for index in {action.stage for action in lane if action.kind == "F"}
     }
@@ -268,7 +268,7 @@ def _memory(
     count = point.batch.grad_accumulation * pipeline.microbatches
     parts = [memory_of(stages[index].recording, rescalings[index], works[index], optimizer, device, count, in_flight) for index in own]
     alone = len(parts) == 1
-    # One stage computes at a time, but each holds its buckets and buffers all along.
+    # One stage computes at a time, but each holds its buffers all along.
     lasting = [lasting_bytes(stages[index].recording) for index in own]
     temporaries = sum(lasting) + max(part.temporaries - held for part, held in zip(parts, lasting, strict=True))
     kept = sum(part.parameters + part.optimizer + part.gradients for part in parts)

@@ -89,7 +89,7 @@ class Held:
     """Bytes of storages that are neither parameters nor optimizer state, in one step of a rank.
 
     Attributes:
-        saved: Living at the end of the first forward pass of the step and not before it.
+        saved: Living at the end of the first forward pass of the step, not before it, and no longer when all passes are over.
         moments: Of each pass, in order; the last one is the backward pass of the last micro-batch.
         inputs: Cached batches of the step.
         buffers: Of the modules.

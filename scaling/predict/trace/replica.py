@@ -28,14 +28,7 @@ _BUFFERS_AT_ONCE = 250 * 2**20
 """Bytes of buffers that one broadcast carries (``DistributedDataParallel.broadcast_bucket_size``, torch 2.13)."""
 
 
-class _Reducer:
-    """What a pipeline's stage tells that the last backward pass comes: that one reduces, as every pass outside ``no_sync`` does."""
-
-    def prepare_for_backward(self, _outputs: list[Tensor]) -> None:
-        """Prepare nothing."""
-
-
-class Replica(DistributedDataParallel):  # so that a pipeline's stage tells it which pass is the last
+class Replica(DistributedDataParallel):
     """Calls a module as DDP does.
 
     Args:
@@ -50,7 +43,6 @@ class Replica(DistributedDataParallel):  # so that a pipeline's stage tells it w
         nn.Module.__init__(self)
         self.module = module
         self.bucket = int(bucket_cap_mb * 2**20)
-        self.reducer: Any = _Reducer()
         self._capture, self._group = capture, process_group
         self._sync = self._sync_before = True
         for parameter in module.parameters():
