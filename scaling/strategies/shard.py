@@ -56,7 +56,7 @@ def copy_blocks(module: nn.Module, mesh: DeviceMesh, options: Options) -> NoSync
     for block in _blocks(module):
         apply(block)
     apply(module)
-    return _no_sync(module)
+    return _no_sync(module, keep=True)
 
 
 def _blocks(module: nn.Module) -> list[nn.Module]:
@@ -71,16 +71,19 @@ def _policy(options: Options) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
 
 
-def _no_sync(root: nn.Module) -> NoSync:
+def _no_sync(root: nn.Module, *, keep: bool = False) -> NoSync:
+    """Return what opens a context without reduction; ``keep``: nor are parameters freed behind it, which copies need not gather again."""
     assert isinstance(root, FSDPModule)  # the class of the module was changed
     module = root
 
     @contextmanager
     def unreduced() -> Iterator[None]:
         module.set_requires_gradient_sync(False)
+        module.set_reshard_after_backward(not keep)
         try:
             yield
         finally:
             module.set_requires_gradient_sync(True)
+            module.set_reshard_after_backward(True)
 
     return unreduced
