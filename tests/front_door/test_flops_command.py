@@ -35,7 +35,7 @@ def test_resnet50_has_the_parameters_and_macs_of_the_literature(run: Callable[..
     ("arguments", "expected"),
     [
         (["batch_per_card=0"], "batch_per_card=0 is not allowed: batch_per_card takes a positive integer"),
-        (["grad_accumulation=3"], "grad_accumulation=3 does not divide the 8 samples a card; choose a divisor of 8"),
+        (["grad_accumulation=3"], "grad_accumulation=3 does not divide 8 samples; choose a divisor of 8"),
         (["model=resnet5"], "model=resnet5: unknown model; allowed: "),
         (["gpus=2"], "gpus: unknown key"),
         (["optimiser=sgd"], "optimiser: unknown key; did you mean optimizer? All keys: python -m scaling.flops --help"),

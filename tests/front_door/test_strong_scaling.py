@@ -48,4 +48,4 @@ def test_refused_jobs_of_a_sweep_leave_the_others_alone_and_give_the_exit_code(s
     assert sweep.code == 2
     assert len(sweep.folders()) == 2  # those of grad_accumulation=1
     assert [path.name for path in sweep.place.iterdir()] == ["runs"]
-    assert sweep.err.splitlines() == ["refused: grad_accumulation=3 does not divide the 8 samples a card; choose a divisor of 8"] * 2
+    assert sweep.err.splitlines() == ["refused: grad_accumulation=3 does not divide 8 samples; choose a divisor of 8"] * 2
