@@ -23,7 +23,11 @@ class Progress:
         self.step = 0
 
     def phase(self, name: str) -> None:
-        """Note that the rank enters a phase: ``start``, ``prepare``, ``meet``, ``input``, ``forward``, ``backward``, ``optimizer``, ``idle``."""
+        """Note that the rank enters a phase.
+
+        Args:
+            name: ``start``, ``prepare``, ``meet``, ``input``, ``forward``, ``backward``, ``reduction``, ``optimizer`` or ``idle``.
+        """
         _LAYOUT.pack_into(self._memory, 0, self.step, name.encode())
 
     def next_step(self) -> None:

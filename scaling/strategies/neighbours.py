@@ -23,7 +23,7 @@ class NeighbourStage(PipelineStage):
     """torch's stage, which also says what it is doing.
 
     Args:
-        on_phase: Called with ``forward`` or ``backward`` as they begin.
+        on_phase: Called with ``forward``, ``backward`` or ``reduction`` (of gradients, behind the passes) as they begin.
         on_action: Called when either has ended.
         others: As torch's ``PipelineStage``.
     """
@@ -45,6 +45,11 @@ class NeighbourStage(PipelineStage):
         self._on_phase("backward")
         super().backward_one_chunk(*others, **named)
         self._on_action()
+
+    def perform_reduce_grad(self, grad_scale_factor: int) -> None:
+        """Reduce its gradients, when all passes of a run of the schedule are over."""
+        self._on_phase("reduction")
+        super().perform_reduce_grad(grad_scale_factor)
 
 
 class DeafStage(NeighbourStage):

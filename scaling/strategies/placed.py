@@ -22,7 +22,7 @@ class Workload:
         optimizer: ``sgd`` or ``adamw``.
         precision: What really runs.
         batches: The cached inputs, one a micro-batch.
-        on_phase: Called when the step enters ``forward``, ``backward`` or ``optimizer``.
+        on_phase: Called when the step enters ``forward``, ``backward``, ``reduction`` (pipelines) or ``optimizer``.
         tensor: How the model's layers may be split over the ``tp`` axis.
         on_action: Called when a stage of a pipeline has done an action of its schedule; ``None`` where nobody times them.
     """

@@ -109,20 +109,16 @@ class Capture(StepObserver):  # type: ignore[no-untyped-call]  # as torch leaves
         self.log_begin = len(self.storages.log)
 
     def enter_phase(self, phase: str) -> None:
-        """The step begins its next action."""
+        """The step begins its next action; a reduction behind the last pass, for which no stage waits, begins the optimizer's."""
+        if phase == "reduction" and self.actions[len(self.stretches)].kind != "O":
+            return  # of one run of the schedule among several
         if phase == "optimizer" and self.stretches and self.kind == "O":
-            return  # it has begun already
+            return  # it began with the reduction
         if self.stretches:
             self._leave()
         begin = self._stretch.end if self.stretches else 0
         self.stretches.append(Stretch(self.actions[len(self.stretches)], begin))
         self._last_on_lane.clear()
-
-    def leave_action(self) -> None:
-        """An action is over; behind the last pass nobody waits for what is left to do, so that belongs to the optimizer's."""
-        following = self.actions[len(self.stretches) :]
-        if following and following[0].kind == "O":
-            self.enter_phase("optimizer")
 
     def finish(self) -> None:
         """The step is over."""

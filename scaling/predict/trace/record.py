@@ -92,7 +92,6 @@ def record(asked: Asked, *, real: bool = False) -> Recording:
             precision=precision,
             batches=batches,
             on_phase=capture.enter_phase,
-            on_action=capture.leave_action,
             tensor=asked.workload.tensor,
         )
         placed, cut = _placed(asked, workload, capture)
