@@ -11,11 +11,8 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from pydantic import TypeAdapter
-
 from scaling.errors import Interrupted
-from scaling.records import RunResult
-from scaling.tracking.log import TrackingSettings, get_ready, how_to_open, log_run
+from scaling.tracking.log import TrackingSettings, get_ready, how_to_open, log_run, result_in
 
 
 def main() -> None:
@@ -31,8 +28,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)  # only now is there a run to close
     folder = Path(name)
     with contextlib.suppress(Interrupted):
-        result = TypeAdapter(RunResult).validate_json((folder / "result.json").read_bytes())
-        run_id = log_run(result, folder, settings)
+        run_id = log_run(result_in(folder), folder, settings)
         os.write(answer, json.dumps(how_to_open(settings, [run_id]) if run_id else []).encode())
 
 

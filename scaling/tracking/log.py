@@ -92,6 +92,16 @@ def log_run(result: RunResult, folder: Path, settings: TrackingSettings) -> str 
         return None
 
 
+def result_in(folder: Path) -> RunResult:
+    """Return the result of a run folder.
+
+    Raises:
+        OSError: It has no readable ``result.json``.
+        pydantic.ValidationError: That file is not a result.
+    """
+    return TypeAdapter(RunResult).validate_json((folder / "result.json").read_bytes())
+
+
 def get_ready(settings: TrackingSettings) -> None:
     """Import what of MLflow will be used, which takes two seconds; nothing is opened or written."""
     uri = store_uri(settings)
@@ -111,8 +121,7 @@ def upload(folder: str | Path, tracking_uri: str, experiment: str = "scaling") -
         pydantic.ValidationError: That file is not a result.
     """
     folder = Path(folder)
-    result = TypeAdapter(RunResult).validate_json((folder / "result.json").read_bytes())
-    return log_run(result, folder, TrackingSettings(tracking_uri=tracking_uri, experiment=experiment))
+    return log_run(result_in(folder), folder, TrackingSettings(tracking_uri=tracking_uri, experiment=experiment))
 
 
 def how_to_open(settings: TrackingSettings, run_ids: Sequence[str]) -> tuple[str, ...]:
