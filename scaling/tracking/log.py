@@ -103,14 +103,18 @@ def result_in(folder: Path) -> RunResult:
 
 
 def get_ready(settings: TrackingSettings) -> None:
-    """Import what of MLflow will be used, which takes two seconds; nothing is opened or written."""
+    """Import what of MLflow will be used, which takes two seconds, and open a database that exists; none is made."""
     uri = store_uri(settings)
     for name, value in {**_QUIET, **(_IMPATIENT if _is_server(uri) else {})}.items():
         os.environ.setdefault(name, value)  # read by MLflow when it is imported; a user's own value wins
-    import mlflow.tracking
+    from mlflow.tracking import MlflowClient
 
-    if _database(uri) is not None:
+    if (database := _database(uri)) is not None:
         import mlflow.store.tracking.sqlalchemy_store  # noqa: F401 - the client imports it when it opens a database
+
+        if database.exists():
+            with _first_use(uri):
+                MlflowClient(uri)  # checks the tables; MLflow keeps the store open for the next client
 
 
 def upload(folder: str | Path, tracking_uri: str, experiment: str = "scaling") -> str | None:

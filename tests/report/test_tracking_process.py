@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -77,3 +79,17 @@ def test_a_driver_that_is_told_to_stop_leaves_no_process(settings):
         assert os.getpgid(process.pid) != os.getpgid(0)  # what a terminal sends to the driver does not reach it
         raise Interrupted(signal.SIGINT)
     assert process.poll() is not None
+
+
+def test_a_stop_in_the_middle_of_an_upload_leaves_the_run_killed(settings, folder, tmp_path):
+    for number in range(20_000):  # copying them takes seconds
+        (folder / f"{number}.txt").touch()
+    with TrackingProcess(settings) as track, ThreadPoolExecutor() as driver:
+        driver.submit(track.log, folder)
+        deadline = time.monotonic() + 60
+        while not (copied := list(tmp_path.glob("mlruns/*/artifacts/*.txt"))) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert 0 < len(copied) < 20_000
+        track.__exit__(None, None, None)
+    with sqlite3.connect(tmp_path / "mlflow.db") as store:
+        assert {name: status for name, status in store.execute("select name, status from runs")}[folder.name] == "KILLED"
