@@ -43,13 +43,14 @@ class Anatomy:
     after: tuple[str, ...]
 
 
-def dissect(task: Task, batch: Batch, run: Callable[[nn.Module, Batch], Tensor]) -> Anatomy:
+def dissect(task: Task, batch: Batch, run: Callable[[nn.Module, Batch], Tensor], dtype: torch.dtype | None = None) -> Anatomy:
     """Run one micro-batch forward and backward on a copy of the model that holds shapes and no data.
 
     Args:
         task: The workload; its module stays as it is.
         batch: One micro-batch.
         run: Returns the loss of a module on a batch, as the stages will run it (autocast included).
+        dtype: In which the blocks will take their hidden states; ``None``: as the model itself has them.
 
     Raises:
         UserError: The model has no repeated blocks, or cannot run without data.
@@ -59,7 +60,7 @@ def dissect(task: Task, batch: Batch, run: Callable[[nn.Module, Batch], Tensor])
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with FakeCopyMode(mode):
         twin = copy.deepcopy(task.module)
-    probe = _Probe(twin, blocks)
+    probe = _Probe(twin, blocks, dtype)
     inputs = {key: mode.from_tensor(value) for key, value in batch.items()}
     try:
         with mode, probe.ledger, torch.enable_grad():
@@ -81,8 +82,9 @@ class _Probe:
     everything behind that state has run by then.
     """
 
-    def __init__(self, module: nn.Module, blocks: list[str]) -> None:
+    def __init__(self, module: nn.Module, blocks: list[str], dtype: torch.dtype | None) -> None:
         self.ledger = FlopLedger()
+        self._dtype = dtype
         self._container = blocks[0].rpartition(".")[0]
         self._children = dict(module.get_submodule(self._container).named_children())
         self._starts = [list(self._children).index(name.rpartition(".")[2]) for name in blocks]
@@ -103,7 +105,7 @@ class _Probe:
         def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
             hidden = inputs[0]
             self._forward.append(self.ledger.flops["forward"])
-            self._boundaries.append(torch.empty_like(hidden, device="meta").requires_grad_(hidden.requires_grad))
+            self._boundaries.append(torch.empty_like(hidden, device="meta", dtype=self._dtype).requires_grad_(hidden.requires_grad))
             if hidden.requires_grad:
                 hidden.register_hook(lambda _gradient: self._backward.__setitem__(index, self.ledger.flops["backward"]))
 

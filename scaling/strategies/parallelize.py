@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from scaling.schedule.walk import single_stage_actions
-from scaling.strategies.options import DtypeName, Options, parse
+from scaling.strategies.options import Options, parse, used_dtype
 from scaling.strategies.placed import Placed, Workload
 from scaling.strategies.scaler import gradient_scaler
 from scaling.workload.step import TrainStep, make_optimizer
-
-_OF_PRECISION: Mapping[torch.dtype | None, DtypeName | None] = {None: None, torch.bfloat16: "bfloat16", torch.float16: "float16"}
-"""In which dtype sharded parameters are gathered under autocast of a dtype: in that of the products that they go into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +38,7 @@ def options_of(workload: Workload, arguments: dict[str, Any]) -> Options:
         UserError: An option is unknown or its value is not allowed.
     """
     options = parse(arguments)
-    return replace(options, tensor=workload.tensor, param_dtype=options.param_dtype or _OF_PRECISION[workload.precision.autocast_dtype])
+    return replace(options, tensor=workload.tensor, param_dtype=used_dtype(workload.precision.name, options.param_dtype))
 
 
 def parallelize(module: nn.Module, mesh: DeviceMesh | None, options: Options) -> Parallelized:

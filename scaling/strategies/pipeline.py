@@ -68,7 +68,8 @@ def apply(
     options = _options(workload, mesh, others)
     count = stages_of(schedule, virtual_stages, ranks)
     loss = _loss_of(workload, parts=microbatches * len(workload.batches))
-    anatomy = dissect(workload.task, {name: value[: samples // microbatches] for name, value in workload.batches[0].items()}, loss)
+    dtype = getattr(torch, options.param_dtype) if options.param_dtype else None  # FSDP casts the inputs of blocks to it, so nothing wider need be sent
+    anatomy = dissect(workload.task, {name: value[: samples // microbatches] for name, value in workload.batches[0].items()}, loss, dtype)
     check_blocks(len(anatomy.costs), count, split)
     ends = list(pairwise([0, *accumulate(split or balance(anatomy.costs, count))]))
     scaler = gradient_scaler(mesh, workload.precision)

@@ -6,8 +6,10 @@ import math
 import pkgutil
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -26,6 +28,8 @@ from scaling.strategies.options import Options
 _SEQUENCE = Shard(1)
 """Activations are (samples, sequence, width)."""
 _CUTTING = ("colwise", "rowwise", "embedding")
+_EXCHANGING = ("colwise", "gather")
+"""Styles whose inputs are put together, or whose inputs' gradients are summed, over the ranks."""
 _VOCABULARY = ("embedding_rowwise", "colwise_gather_output")
 """Styles of embeddings and heads; both take and give whole activations, so that such a layer may also stay whole."""
 
@@ -69,10 +73,26 @@ def split(module: nn.Module, mesh: DeviceMesh, options: Options) -> None:
     tied = _tied(module)
     chosen = layer_styles(module, options, mesh.size())
     parallelize_module(module, mesh, {name: known[style] for name, style in chosen.items()}, src_data_rank=None)
+    for name, style in chosen.items():
+        if style.startswith(_EXCHANGING):
+            module.get_submodule(name).register_forward_pre_hook(_cast, prepend=True, with_kwargs=True)
     for first, *others in tied:  # each layer was given a slice of its own
         for name in others:
             owner, _, attribute = name.rpartition(".")
             module.get_submodule(owner).register_parameter(attribute, module.get_parameter(first))
+
+
+def _cast(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Cast the inputs of a layer as autocast will, before they or their gradients are exchanged and not behind: half the bytes where a norm gives float32."""
+    device = next(module.parameters()).device.type
+    if not torch.is_autocast_enabled(device):
+        return positional, named
+    dtype = torch.get_autocast_dtype(device)
+
+    def cast(value: Any) -> Any:
+        return value.to(dtype) if isinstance(value, Tensor) and value.dtype == torch.float32 else value
+
+    return tuple(map(cast, positional)), {name: cast(value) for name, value in named.items()}
 
 
 def _tied(module: nn.Module) -> list[list[str]]:

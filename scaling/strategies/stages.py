@@ -124,6 +124,6 @@ class Stage(nn.Module):
         try:
             return self._run(self.model, batch)
         except _Left as end:
-            return end.hidden.to(self.output_args[0].dtype)  # what the next stage expects: FSDP lets blocks return its own dtype
+            return end.hidden.to(self.output_args[0].dtype)  # what the next stage expects, whatever this one's last block returns
         finally:
             self._entry.received = None

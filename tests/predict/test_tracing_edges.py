@@ -157,3 +157,11 @@ def test_a_pipeline_gives_its_work_to_its_lanes_as_its_schedule_says() -> None:
     assert [memory.in_flight for memory in step.memory] == [2, 1]
     assert step.program_of[Action("B", 0, 1)] == step.program_of[Action("B", 0, 3)]
     assert step.program_of[Action("B", 0, 0)] != step.program_of[Action("B", 0, 1)]  # no gradient is there to add to
+
+
+@pytest.mark.parametrize(
+    ("precision", "options", "width"), [("bf16", {}, 2), ("fp32", {"param_dtype": "bfloat16"}, 2), ("bf16", {"param_dtype": "float32"}, 4)]
+)
+def test_stages_hand_over_the_dtype_in_which_their_blocks_compute(precision: str, options: dict[str, str], width: int) -> None:
+    step = traced_step(*asked("gpt", "pipeline", {"pp": 2}, precision=precision, options={"microbatches": 4, **options}), folder=None)
+    assert step.boundary_bytes == (width * 1 * 8 * 32,)

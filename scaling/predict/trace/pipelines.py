@@ -24,13 +24,12 @@ from scaling.predict.traced import Issue, StageMemory, TracedStep, Wait
 from scaling.schedule.balance import balance
 from scaling.schedule.walk import Action
 from scaling.spec import PointSpec
+from scaling.strategies.options import used_dtype
 
 KINDS = 3
 """First, between, last."""
 DEPTHS = (1, 2, 3)
 """Blocks of the shorter of the two stages from which a long one is drawn out; the longer one has two more."""
-_IN_ANOTHER_DTYPE = ("bf16", "fp16")
-"""Precisions in which parameters are used in another dtype than the optimizer's."""
 Recorder = Callable[[Asked], Recording]
 
 
@@ -132,8 +131,9 @@ def _data_axes(asked: Asked) -> list[str]:
 
 
 def _managed(asked: Asked) -> bool:
-    """Whether FSDP holds the parameters of stages: sharded, copied, or in another dtype."""
-    return bool(_data_axes(asked)) or asked.workload.precision in _IN_ANOTHER_DTYPE
+    """Whether FSDP holds the parameters of stages: sharded, copied, or in a dtype of its own."""
+    assert asked.strategy is not None
+    return bool(_data_axes(asked)) or used_dtype(asked.workload.precision, asked.strategy.arguments.get("param_dtype")) is not None
 
 
 def _few(asked: Asked, pipeline: Pipeline) -> int:

@@ -201,7 +201,7 @@ def _placed(asked: Asked, workload: Workload, capture: Capture) -> tuple[Placed,
     return placed, found
 
 
-_ANATOMIES: dict[tuple[str, str], Anatomy] = {}
+_ANATOMIES: dict[tuple[str, str, torch.dtype | None], Anatomy] = {}
 """By workload and shapes of a micro-batch: the stages of one pipeline are recorded one after the other, and share what was found out."""
 
 
@@ -215,10 +215,10 @@ def _anatomy_noted(workload: str) -> Iterator[list[Anatomy]]:
         return
     original = room.dissect
 
-    def noting(task: Task, batch: Batch, run: Callable[[nn.Module, Batch], Tensor]) -> Anatomy:
-        key = workload, str({name: tuple(value.shape) for name, value in batch.items()})
+    def noting(task: Task, batch: Batch, run: Callable[[nn.Module, Batch], Tensor], dtype: torch.dtype | None) -> Anatomy:
+        key = workload, str({name: tuple(value.shape) for name, value in batch.items()}), dtype
         if key not in _ANATOMIES:
-            _ANATOMIES[key] = original(task, batch, run)
+            _ANATOMIES[key] = original(task, batch, run, dtype)
         found.append(_ANATOMIES[key])
         return found[-1]
 
