@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fit
 import page
-from published import CARDS, NETWORKS, Series, links, machines, predicted_us, ring_shares, rows, series
+from published import CARDS, GENERAL, NETWORKS, Series, links, machines, predicted_us, ring_shares, rows, series
 
 from scaling.catalogue.pricing import CollectiveLaw
 from scaling.predict.collectives import Group, Links, collective_price
@@ -55,7 +55,7 @@ def from_a100(machine: str) -> Links:
     card = where.card.card
     assert card.pricing is not None
     stripped = replace(card, pricing=replace(card.pricing, collectives=None, sibling="a100_sxm_80g"))
-    return replace(where, card=constants_of(stripped, CARDS))
+    return replace(where, card=constants_of(stripped, CARDS, GENERAL))
 
 
 def other_network(machine: str, donor: str) -> Links:
@@ -70,10 +70,8 @@ def other_network(machine: str, donor: str) -> Links:
 def other_hosts(machine: str, left_out: str) -> Links:
     """Return a machine's links with PCIe fractions from the other machines."""
     where = links(machine)
-    assert where.interconnect is not None
-    assert where.interconnect.pcie is not None
     fractions = {name: value for name, value in fit.pcie(without=left_out).items() if name not in ("c_us", "many_spread")}
-    return replace(where, interconnect=replace(where.interconnect, pcie=replace(where.interconnect.pcie, **fractions)))
+    return replace(where, card=replace(where.card, pcie=replace(where.card.pcie, **fractions)))
 
 
 def held_out() -> Iterator[HeldOut]:
@@ -145,13 +143,13 @@ def matmul_lines() -> Iterator[str]:
         card = CARDS[row["hardware"]]
         m, n, k = (int(row[name]) for name in "mnk")
         dtype, published = row["dtype"], float(row["tflops"])
-        own = replace(constants_of(card, CARDS), in_step=1.0)  # published alone, not inside a step
+        own = replace(constants_of(card, CARDS, GENERAL), in_step=1.0)  # published alone, not inside a step
         burst = replace(own, sustained=replace(own.sustained, tn=1.0))
         assert card.pricing is not None
         donor = donors.get(card.name)
         lent = None
         if donor is not None and dtype == "bf16":
-            stripped = constants_of(replace(card, pricing=replace(card.pricing, matmul=None, sibling=donor)), CARDS)
+            stripped = constants_of(replace(card, pricing=replace(card.pricing, matmul=None, sibling=donor)), CARDS, GENERAL)
             lent = replace(stripped, sustained=burst.sustained, in_step=1.0)
 
         def rate(constants: CardConstants, m: int = m, n: int = n, k: int = k, dtype: str = dtype) -> float:

@@ -23,7 +23,7 @@ from scipy.optimize import least_squares, nnls
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from published import CARDS, INTERCONNECTS, NETWORKS, Series, links, predicted_us, rows, series
+from published import CARDS, GENERAL, NETWORKS, Series, links, predicted_us, rows, series
 
 from scaling.predict import constants as rules
 from scaling.predict.constants import constants_of
@@ -166,7 +166,7 @@ def emax_from_peak(card: str) -> dict[str, float]:
     """``emax`` of a card of which only the best sustained shape is known."""
     row = best_shape(card)
     assert row is not None
-    constants = constants_of(CARDS[card], CARDS)
+    constants = constants_of(CARDS[card], CARDS, GENERAL)
     m, n, k = (float(row[name]) for name in "mnk")
     seconds = matmul_seconds(
         np.array([[m], [n], [k], [1.0]]),
@@ -208,7 +208,7 @@ def fits() -> Iterator[Fit]:
     yield Fit("hardware/a100_sxm_80g pricing.collectives.all_reduce", tables, a100_all_reduce, lambda: section("a100_sxm_80g", "collectives")().all_reduce)
     yield Fit("hardware/h100_sxm_80g pricing.collectives.nvls", tables, h100_nvls, lambda: section("h100_sxm_80g", "collectives")().nvls)
     yield Fit("hardware/v100_sxm2_16g pricing.collectives.all_reduce", tables, v100_all_reduce, shipped_v100)
-    yield Fit("interconnect/pcie pcie", "pcie_busbw.csv, collectives.csv", pcie, lambda: INTERCONNECTS["pcie"].pcie)
+    yield Fit("pricing/published pcie", "pcie_busbw.csv, collectives.csv", pcie, lambda: GENERAL.pcie)
     yield Fit("network/ib_ndr", tables, lambda: network("h100_ndr", ("efficiency", "ramp_us")), lambda: NETWORKS["ib_ndr"])
     yield Fit("network/efa_p4d", tables, lambda: network("a100_p4de", ("efficiency", "latency_us", "bulk_latency_us", "ramp_us")), lambda: NETWORKS["efa_p4d"])
     for card, donor in (("h100_sxm_80g", "h100_sxm_80g"), ("h200_sxm", "h200_sxm"), ("gh200_96g", "h100_sxm_80g")):

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.catalogue.load import load_cards, load_interconnects, load_networks
+from scaling.catalogue.load import load_cards, load_interconnects, load_networks, load_pricing
 from scaling.predict.collectives import Group, Links, collective_price
 from scaling.predict.constants import constants_of
 from scaling.predict.operators import Collective, CollectiveKind
 
 DATA = Path(__file__).with_name("data")
-CARDS, INTERCONNECTS, NETWORKS = load_cards(), load_interconnects(), load_networks()
+CARDS, INTERCONNECTS, NETWORKS, GENERAL = load_cards(), load_interconnects(), load_networks(), load_pricing()
 # A process that drives all cards of a machine pays a launch floor of 35 us and more; sizes below this show that floor and not the link.
 SINGLE_PROCESS_FLOOR_BYTES = 2**20
 
@@ -78,7 +78,7 @@ def series(machine: str, kind: str = "all_reduce") -> Series:
 def links(machine: str) -> Links:
     """Return what joins the cards of a machine."""
     row = machines()[machine]
-    card = constants_of(CARDS[row["hardware"]], CARDS)
+    card = constants_of(CARDS[row["hardware"]], CARDS, GENERAL)
     return Links(card=card, interconnect=INTERCONNECTS[row["interconnect"]], network=NETWORKS.get(row["network"]), cards_per_node=8)
 
 

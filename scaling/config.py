@@ -114,6 +114,7 @@ class RunConfig:
     precision: PrecisionConfig
     input: InputConfig
     measure: MeasureConfig
+    pricing: Mapping[str, Any]
     hardware: Mapping[str, Any] | None = None
     interconnect: Mapping[str, Any] | None = None
     network: Mapping[str, Any] | None = None

@@ -12,6 +12,7 @@ from scaling.catalogue.card import Card
 from scaling.catalogue.link import Interconnect, Network
 from scaling.catalogue.load import load_cards, load_interconnects, parse_card
 from scaling.catalogue.parse import parse
+from scaling.catalogue.pricing import GeneralPricing
 from scaling.catalogue.recognise import how_to_add
 from scaling.config import RunConfig
 from scaling.errors import NotHere, UserError
@@ -46,6 +47,7 @@ class Equipment:
     Attributes:
         card: All cards are of this kind.
         cards: The catalogue, for constants that the card takes from siblings.
+        pricing: What holds for every card.
         interconnect: Inside a machine; ``None`` where a machine holds one card.
         network: Between machines.
         cards_per_node: Of one machine.
@@ -54,6 +56,7 @@ class Equipment:
 
     card: Card
     cards: Mapping[str, Card]
+    pricing: GeneralPricing
     interconnect: Interconnect | None
     network: Network | None
     cards_per_node: int
@@ -143,7 +146,8 @@ def equipment_of(config: RunConfig, machines: Sequence[Machine], per_node: int) 
         if here is None:
             assumed.append(f"interconnect={interconnect.name} is assumed")
     network = _parsed(Network, config.network, "network")
-    return Equipment(card=card, cards=cards, interconnect=interconnect, network=network, cards_per_node=per_node, assumed=tuple(assumed))
+    pricing = parse(GeneralPricing, config.pricing, f"pricing={config.pricing.get('name')}")
+    return Equipment(card=card, cards=cards, pricing=pricing, interconnect=interconnect, network=network, cards_per_node=per_node, assumed=tuple(assumed))
 
 
 def _card_here(cards: Mapping[str, Card], machines: Sequence[Machine], per_node: int) -> Card:

@@ -53,7 +53,7 @@ class Oracle:
 
     def __init__(self, spec: RunSpec, equipment: Equipment) -> None:
         self.spec, self.equipment = spec, equipment
-        card = constants_of(equipment.card, equipment.cards)
+        card = constants_of(equipment.card, equipment.cards, equipment.pricing)
         self._links = Links(card=card, interconnect=equipment.interconnect, network=equipment.network, cards_per_node=equipment.cards_per_node)
         for point in spec.points:
             self._check(point)

@@ -13,36 +13,6 @@ _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PcieConstants(Evidence):
-    """Bus bandwidths over PCIe as fractions of one direction's rate of the card's lanes; how ``t`` follows is ``CollectiveLaw``.
-
-    Attributes:
-        pair_p2p: Two cards that copy to each other.
-        pair_host: Two cards through host memory.
-        many: More cards on one socket, P2P or not: beyond a PCIe switch NCCL goes through the host by default.
-        many_spread: Relative half-width of ``many`` and ``pair_host``: hosts differ most.
-        cross_socket: Factor where a group spans two sockets (NUMA nodes).
-        bridged_pairs: More cards that are bridged in pairs by NVLink, PCIe between the pairs.
-        copy_p2p: One card to another, one direction, with P2P.
-        copy_host: The same through host memory.
-    """
-
-    __pydantic_config__ = _STRICT
-    pair_p2p: Fraction
-    pair_host: Fraction
-    many: Fraction
-    many_spread: Positive
-    cross_socket: Fraction
-    bridged_pairs: Fraction
-    copy_p2p: Fraction
-    copy_host: Fraction
-    a_us: NotNegative
-    b_us: NotNegative
-    c_us: NotNegative
-    channels: Count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRate(Evidence):
     """A link as measured: a message of S bytes takes ``latency_us + S / (gbs x 1e3)`` us; rings of it make the collectives (gloo on CPU)."""
 
@@ -62,7 +32,6 @@ class Interconnect:
         generation: PCIe generation; ``None``: the card's.
         lanes: PCIe lanes a card; ``None``: the card's.
         cards_per_socket: Cards on one CPU socket; a larger group crosses.
-        pcie: Constants of the kind ``pcie``, and of cards that NVLink joins in pairs only.
         rate: Constants of the kind ``measured``.
     """
 
@@ -74,7 +43,6 @@ class Interconnect:
     generation: Count | None = None
     lanes: Count | None = None
     cards_per_socket: Count = 4
-    pcie: PcieConstants | None = None
     rate: LinkRate | None = None
 
 

@@ -13,6 +13,7 @@ from scaling import paths
 from scaling.catalogue.card import Card
 from scaling.catalogue.link import Interconnect, Network
 from scaling.catalogue.parse import parse, read_yaml
+from scaling.catalogue.pricing import GeneralPricing
 from scaling.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -60,6 +61,15 @@ def load_networks(extra: Path | None = None) -> Mapping[str, Network]:
         UserError: A file is not a valid network.
     """
     return MappingProxyType({name: _read(Network, file, "network", "conf/network/ib_ndr.yaml") for name, file in _files("network", extra).items()})
+
+
+def load_pricing() -> GeneralPricing:
+    """Return what is taken to hold for every card, as ``conf/pricing/published.yaml`` has it.
+
+    Raises:
+        UserError: The file is not valid.
+    """
+    return _read(GeneralPricing, paths.conf() / "pricing" / "published.yaml", "pricing", "the shipped one")
 
 
 def read_card(file: Path) -> Card:

@@ -167,3 +167,85 @@ class Pricing:
     memory: MemoryConstants | None = None
     attention: AttentionConstants | None = None
     collectives: CollectiveConstants | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostConstants(Evidence):
+    """What one launch costs the CPU thread of a rank, in microseconds.
+
+    Attributes:
+        launch_us: A kernel from eager Python.
+        backward_us: A kernel from the autograd engine in C++.
+        view_us: An operator without a kernel.
+    """
+
+    __pydantic_config__ = _STRICT
+    launch_us: NotNegative
+    backward_us: NotNegative
+    view_us: NotNegative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InStep:
+    """Rate of matrix products and attention inside a whole step over that of the same kernels under constant load alone."""
+
+    __pydantic_config__ = _STRICT
+    rate: Fraction
+    source: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variation:
+    """Standard deviation of the time that cards of one kind take for the same work, relative to its mean; ``low`` and ``high`` are the ends of its interval."""
+
+    __pydantic_config__ = _STRICT
+    usual: NotNegative
+    low: NotNegative
+    high: NotNegative
+    source: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieConstants(Evidence):
+    """Bus bandwidths over PCIe as fractions of one direction's rate of the card's lanes; how ``t`` follows is ``CollectiveLaw``.
+
+    Attributes:
+        pair_p2p: Two cards that copy to each other.
+        pair_host: Two cards through host memory.
+        many: More cards on one socket, P2P or not: beyond a PCIe switch NCCL goes through the host by default.
+        many_spread: Relative half-width of ``many`` and ``pair_host``: hosts differ most.
+        cross_socket: Factor where a group spans two sockets (NUMA nodes).
+        bridged_pairs: More cards that are bridged in pairs by NVLink, PCIe between the pairs.
+        copy_p2p: One card to another, one direction, with P2P.
+        copy_host: The same through host memory.
+    """
+
+    __pydantic_config__ = _STRICT
+    pair_p2p: Fraction
+    pair_host: Fraction
+    many: Fraction
+    many_spread: Positive
+    cross_socket: Fraction
+    bridged_pairs: Fraction
+    copy_p2p: Fraction
+    copy_host: Fraction
+    a_us: NotNegative
+    b_us: NotNegative
+    c_us: NotNegative
+    channels: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneralPricing:
+    """What is taken to hold for every card, host and machine (``conf/pricing``).
+
+    Attributes:
+        pcie: Between cards without links of their own, and between pairs of cards that bridges join.
+    """
+
+    __pydantic_config__ = _STRICT
+    name: Text
+    host: HostConstants
+    in_step: InStep
+    variation: Variation
+    pcie: PcieConstants

@@ -12,22 +12,24 @@ from scaling.catalogue.pricing import (
     CollectiveConstants,
     CollectiveLaw,
     Evidence,
+    GeneralPricing,
+    HostConstants,
     MatmulConstants,
     MemoryConstants,
     Origin,
+    PcieConstants,
     Pricing,
     SustainedConstants,
+    Variation,
 )
 from scaling.errors import UserError
+from scaling.predict.stragglers import ALIKE
 
 # Errors of the fitted matrix product on a card that gave no data (H100 to H200 6 %, A100 to H100 14 %, to L40S 19 %): the wider of its class.
 TRANSFER_SPREAD = {True: 0.09, False: 0.19}
 # Sustained rate over power limit: exponent from the two pairs of cards that differ in power alone (benchmarks/fit.py: power_exponent).
 POWER_EXPONENT = 0.205
 _LEAST_SUSTAINED = 0.4
-# Matrix products and attention inside a whole step over the same kernels under constant load alone: neighbours leave caches cold and tails of waves empty.
-# Fitted on published steps of A100 and H100 (benchmarks/steps.py fit). A process's rates are put in by hand, for its own steps.
-IN_STEP = 0.91
 # Where nothing is known. A flat 0.75 of peak misses published matrix products by 10 to 22 %; memory as in aiconfigurator (0.8 and 3 us).
 _MATMUL = MatmulConstants(emax=0.75, k0=0, emem=0.8, t0_us=3, small=0, spread=0.25, source="flat 0.75 of the dense peak", origin="roofline")
 _SUSTAINED = SustainedConstants(tn=0.84, nn=0.84, nt=0.84, spread=0.12, source="median of A100, H100, H200 and B200", origin="roofline")
@@ -47,6 +49,9 @@ class CardConstants:
         collectives: ``None`` for a card without links of its own.
         bandwidth: Of its memory in bytes/s.
         in_step: Rate of matrix products and attention inside a whole step over that of the same kernels alone.
+        variation: By how much cards of this kind differ.
+        host: What launching on the card costs.
+        pcie: Between such cards, where they have no links of their own.
     """
 
     card: Card
@@ -58,6 +63,9 @@ class CardConstants:
     sm_count: int
     bandwidth: float
     in_step: float
+    variation: Variation
+    host: HostConstants
+    pcie: PcieConstants
 
     def peak(self, dtype: str) -> tuple[float, bool]:
         """Return the dense peak in FLOP/s for a dtype, and whether the card has units of its own for it.
@@ -77,12 +85,13 @@ class CardConstants:
         raise UserError(f"hardware={name}: no dense {dtype} rate; to predict in it, add {key} to conf/hardware/{name}.yaml, or hardware.{key}=...")
 
 
-def constants_of(card: Card, cards: Mapping[str, Card]) -> CardConstants:
+def constants_of(card: Card, cards: Mapping[str, Card], general: GeneralPricing) -> CardConstants:
     """Fill in a card's constants.
 
     Args:
         card: The card, with the user's own overrides if any.
         cards: The catalogue, for siblings.
+        general: What holds for every card.
 
     Raises:
         UserError: The card lacks a figure that prediction needs, or its siblings are unknown or form a ring.
@@ -101,7 +110,10 @@ def constants_of(card: Card, cards: Mapping[str, Card]) -> CardConstants:
         collectives=None if card.link is None else _collectives(line, card.link),
         sm_count=card.sm_count,
         bandwidth=card.memory_bandwidth_gbs * 1e9,
-        in_step=1.0 if card.is_process else IN_STEP,
+        in_step=1.0 if card.is_process else general.in_step.rate,  # a process's rates are put in by hand, for its own steps
+        variation=ALIKE if card.is_process else general.variation,
+        host=general.host,
+        pcie=general.pcie,
     )
 
 

@@ -37,7 +37,7 @@ class Ladder:
 def ladder_of(solo: Timing, rungs: Rungs, *, gpus: int, flops: int, solo_flops: int, largest_part: float) -> Ladder:
     """Return the ladder of a point of several cards.
 
-    Cards are equal and alone in their hosts' memory, power and heat as far as a prediction knows: ``concurrent`` is ``solo``.
+    Cards take nothing from each other as far as a prediction knows: ``concurrent`` is ``solo``. That all wait for the slowest of them is part of ``paced``.
 
     Args:
         solo: A step of one card alone.
@@ -48,11 +48,11 @@ def ladder_of(solo: Timing, rungs: Rungs, *, gpus: int, flops: int, solo_flops: 
         largest_part: The part of ``flops`` that the busiest card computes, times ``gpus``: 1 where all have equal parts.
     """
     # All as times of the point's step: what it would take if all cards ran as they do alone, and so on down the ladder.
-    timings = [solo, rungs.sharded, rungs.scheduled, rungs.parallel]
+    timings = [solo, rungs.slowest, rungs.sharded, rungs.scheduled, rungs.parallel]
     ideal = flops / gpus / solo_flops
 
-    def heights(alone: float, sharded: float, scheduled: float, parallel: float) -> list[float]:
-        return [1.0, 1.0, 1 / largest_part, *(ideal * alone / seconds for seconds in (sharded, scheduled, parallel))]
+    def heights(alone: float, slowest: float, sharded: float, scheduled: float, parallel: float) -> list[float]:
+        return [1.0, 1.0, 1 / (largest_part * slowest), *(ideal * alone / seconds for seconds in (sharded, scheduled, parallel))]
 
     nominal = heights(*(timing.seconds for timing in timings))
     total = flops / (ideal * solo.seconds)

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from scaling.predict.collectives import CollectivePrice, Links
-from scaling.predict.host import HostCosts
 from scaling.predict.lanes import Rates
 from scaling.predict.mesh import Mesh, link_of, mesh_price
 from scaling.predict.operators import Collective
@@ -31,12 +30,10 @@ class Scene:
     Attributes:
         mesh: The degrees of the point, and how many cards a machine has.
         links: What joins the cards, and their constants.
-        host: Costs of launching.
     """
 
     mesh: Mesh
     links: Links
-    host: HostCosts = field(default_factory=HostCosts)
 
 
 @dataclass(slots=True)
@@ -69,7 +66,7 @@ class Pace:
         return cls(
             prepared=prepared,
             scene=scene,
-            segments=segment_prices(prepared, scene.links.card, scene.host),
+            segments=segment_prices(prepared, scene.links.card),
             collectives=prices,
             _handovers=tuple(mesh_price(collective, pair, scene.links) for collective, pair in zip(sent, pairs, strict=True)),
             _links=tuple(link_of(groups[indices[0]]) for indices in own),
@@ -92,7 +89,7 @@ class Pace:
         """Return the seconds that the host takes to launch each program."""
         launched = self.prepared.runs @ self.segments.host
         on_host = self.scene.links.card.card.is_process
-        return launched if on_host else launched + self.prepared.issues * _ISSUE_KERNELS * self.scene.host.launch_us * 1e-6
+        return launched if on_host else launched + self.prepared.issues * _ISSUE_KERNELS * self.scene.links.card.host.launch_us * 1e-6
 
     def host_waits(self, programs: Floats) -> Floats:
         """Return the seconds for which the card waits for the host in each action of the schedule, in steady state.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scaling.catalogue.link import Interconnect, PcieConstants
-from scaling.catalogue.pricing import CollectiveLaw, NvlsLaw, Origin
+from scaling.catalogue.link import Interconnect
+from scaling.catalogue.pricing import CollectiveLaw, NvlsLaw, Origin, PcieConstants
 from scaling.errors import UserError
 from scaling.predict.constants import CardConstants
 
@@ -94,9 +94,7 @@ def lanes_gbs(card: CardConstants, link: Interconnect) -> float:
 
 
 def _over_pcie(card: CardConstants, link: Interconnect, ranks: int, *, bridged: bool) -> Path:
-    values = link.pcie
-    if values is None:
-        raise UserError(f"interconnect={link.name}: its YAML needs the section pcie; see conf/interconnect/pcie.yaml")
+    values = card.pcie
     lanes = lanes_gbs(card, link)
     pcie = card.card.pcie
     p2p = link.p2p if link.p2p is not None else bool(pcie and pcie.p2p)

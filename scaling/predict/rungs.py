@@ -10,9 +10,10 @@ import numpy as np
 from scaling.predict.intervals import Timing
 from scaling.predict.pace import Pace
 from scaling.predict.parallel import walk_parallel
+from scaling.predict.stragglers import standard_deviations
 from scaling.predict.table import Floats
 
-HOST, COMMUNICATION = "host", "communication"
+HOST, COMMUNICATION, STRAGGLERS = "host", "communication", "stragglers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +21,14 @@ class Rungs:
     """Rungs of one step.
 
     Attributes:
-        sharded: Each rank's own work, nothing exchanged; the slowest rank.
+        slowest: Time of the slowest card's work over that of the mean card, for equal parts.
+        sharded: Each rank's own work, nothing exchanged; the slowest rank, on the slowest card.
         scheduled: In the order of the schedule, with free communication.
         parallel: Everything.
         parts: Seconds of ``sharded`` on the slowest rank by what limits them: ``arithmetic``, ``memory`` (of the card) and ``host``.
     """
 
+    slowest: Timing
     sharded: Timing
     scheduled: Timing
     parallel: Timing
@@ -34,15 +37,30 @@ class Rungs:
 
 @dataclass(frozen=True, slots=True)
 class _Errors:
-    """By how many seconds the slowest rank's own work would change with each group of prices at an end of its interval."""
+    """What the slowest rank's own work takes beyond its price on the mean card, and how its seconds change with each group of prices.
 
+    Attributes:
+        late: Seconds for which all wait for the slowest of the cards.
+        below: By group, seconds added where its prices lie at the lower end of their interval.
+        above: At the upper end.
+    """
+
+    late: float
     below: Mapping[Hashable, float]
     above: Mapping[Hashable, float]
 
     def timing(self, seconds: float, stretch: float) -> Timing:
-        """Return a rung of that length; the other ranks wait for the slowest, so what it errs they err, ``stretch`` times."""
-        low, high = ({group: seconds + error * stretch for group, error in ends.items()} for ends in (self.below, self.above))
-        return Timing(seconds, low, high)
+        """Return a rung of that length on mean cards; the other ranks wait for the slowest, so what it errs they err, ``stretch`` times."""
+        base = seconds + self.late * stretch
+        low, high = ({group: base + error * stretch for group, error in ends.items()} for ends in (self.below, self.above))
+        return Timing(base, low, high)
+
+    def slowest(self, sharded: float) -> Timing:
+        """Return the slowest card's time for the rank's own work over the mean card's, which takes ``sharded`` seconds."""
+        if not sharded:
+            return Timing(1.0, {}, {})
+        low, high = (1 + (self.late + ends[STRAGGLERS]) / sharded for ends in (self.below, self.above))
+        return Timing(1 + self.late / sharded, {STRAGGLERS: low}, {STRAGGLERS: high})
 
 
 def rungs_of(pace: Pace) -> Rungs:
@@ -58,6 +76,7 @@ def rungs_of(pace: Pace) -> Rungs:
     errors = _errors(pace, slowest, waits)
     stretch = scheduled / sharded if sharded else 1.0
     return Rungs(
+        slowest=errors.slowest(sharded),
         sharded=errors.timing(sharded, 1.0),
         scheduled=errors.timing(scheduled, stretch),
         parallel=_parallel(pace, errors, scheduled, stretch),
@@ -73,11 +92,12 @@ def _parallel(pace: Pace, errors: _Errors, scheduled: float, stretch: float) -> 
     # Slower communication shows more than proportionally, since less of it hides; so what quicker communication would gain at most
     # follows from the slope on the other side, and needs no walk of its own.
     low = max(min(scheduled, seconds), seconds - (high - seconds) * pace.gain())
-    return Timing(seconds, {**found.low, COMMUNICATION: low}, {**found.high, COMMUNICATION: high})
+    late = errors.late * stretch
+    return Timing(found.seconds, {**found.low, COMMUNICATION: low + late}, {**found.high, COMMUNICATION: high + late})
 
 
 def _errors(pace: Pace, lane: int, waits: Floats) -> _Errors:
-    segments, spread, times = pace.segments, 1 + pace.scene.host.spread, _times(pace, lane)
+    segments, spread, times = pace.segments, 1 + pace.scene.links.card.host.spread, _times(pace, lane)
     card = float(times @ segments.seconds)
     step = card + float(_by_lane(pace, waits)[lane])
     host = float(pace.prepared.times[lane] @ pace.host())
@@ -85,7 +105,9 @@ def _errors(pace: Pace, lane: int, waits: Floats) -> _Errors:
     quick, slow = min(0.0, max(card, host / spread) - step), max(0.0, host * spread - step)
     below: dict[Hashable, float] = dict(zip(segments.groups, (-(segments.below @ times)).tolist(), strict=True))
     above: dict[Hashable, float] = dict(zip(segments.groups, (segments.above @ times).tolist(), strict=True))
-    return _Errors({**below, HOST: quick}, {**above, HOST: slow})
+    variation = pace.scene.links.card.variation
+    late, least, most = (card * spread * standard_deviations(pace.scene.mesh.world) for spread in (variation.usual, variation.low, variation.high))
+    return _Errors(late, {**below, HOST: quick, STRAGGLERS: least - late}, {**above, HOST: slow, STRAGGLERS: most - late})
 
 
 def _parts(pace: Pace, lane: int) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scaling.predict.constants import CardConstants
-from scaling.predict.host import HostCosts, host_seconds
+from scaling.predict.host import host_seconds
 from scaling.predict.memory_bound import fused
 from scaling.predict.operators import Collective, Operator
 from scaling.predict.price import NOTHING, Taken, price
@@ -215,13 +215,12 @@ class SegmentPrices:
     above: Floats
 
 
-def segment_prices(prepared: Prepared, card: CardConstants, costs: HostCosts) -> SegmentPrices:
+def segment_prices(prepared: Prepared, card: CardConstants) -> SegmentPrices:
     """Price all segments on a card.
 
     Args:
         prepared: The step.
         card: Constants of the card; one that is a process launches nothing, it computes.
-        costs: Of launching.
 
     Raises:
         UserError: The card has no peak that fits a dtype.
@@ -242,7 +241,7 @@ def segment_prices(prepared: Prepared, card: CardConstants, costs: HostCosts) ->
     launched = np.ones(len(keys))
     launched[table.rows("view")] = 0
     on_host = card.card.is_process
-    host = np.zeros(number) if on_host else _in_segments(prepared, host_seconds(table, costs))
+    host = np.zeros(number) if on_host else _in_segments(prepared, host_seconds(table, card.host))
     return SegmentPrices(
         seconds=parts.sum(axis=0) + (_in_segments(prepared, table.sleeps) if on_host else 0),
         host=host,

@@ -16,6 +16,8 @@ _PHASES = {"F": "forward", "B": "backward", "W": "weight gradients", "O": "optim
 def timeline(pace: Pace, name: str) -> dict[str, Any]:
     """Return a step as the JSON object of the Trace Event Format; one process a pipeline lane, times in microseconds.
 
+    Cards are the mean of their kind: how long they wait for the slowest is not shown.
+
     Args:
         pace: The step on its cards and links.
         name: Of the point; shown by the viewer.

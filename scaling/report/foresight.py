@@ -16,7 +16,7 @@ _BOUND = {
     "host": "launch-bound (the host launches kernels more slowly than the cards run them)",
     "communication": "communication-bound",
     "bubble": "bound by the pipeline's bubble",
-    "imbalance": "bound by the stage with the most work",
+    "imbalance": "bound by the stage with the most work, or by the slowest card",
     "overhead": "bound by the strategy's own overhead (smaller kernels, replicated work)",
 }
 _FITS = {"fits": "fits", "unreliable": "fits, but so nearly that times cannot be trusted", "does_not_fit": "does not fit"}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from scaling.catalogue.load import load_cards, load_interconnects, load_networks
+from scaling.catalogue.load import load_cards, load_interconnects, load_networks, load_pricing
 from scaling.predict.collectives import Links
 from scaling.predict.constants import constants_of
 from scaling.predict.mesh import Mesh
@@ -15,13 +15,13 @@ from scaling.predict.pace import Scene
 from scaling.predict.traced import Compute, Event, Issue, StageMemory, TracedStep, Wait
 from scaling.schedule.walk import Action
 
-CARDS, LINKS, NETWORKS = load_cards(), load_interconnects(), load_networks()
+CARDS, LINKS, NETWORKS, GENERAL = load_cards(), load_interconnects(), load_networks(), load_pricing()
 MEMORY = StageMemory(parameters=10**9, gradients=10**9, optimizer=2 * 10**9, activations=10**9, in_flight=1, temporaries=10**8, inputs=10**6)
 
 
 def scene(hardware: str = "h100_sxm_80g", interconnect: str | None = "nvlink", network: str | None = None, cards: int = 8, **degrees: int) -> Scene:
     """Return equal cards in a mesh; axes that are not named have length 1."""
-    card = constants_of(CARDS[hardware], CARDS)
+    card = constants_of(CARDS[hardware], CARDS, GENERAL)
     links = Links(card=card, interconnect=LINKS.get(interconnect or ""), network=NETWORKS.get(network or ""), cards_per_node=cards)
     mesh = Mesh({axis: degrees.get(axis, 1) for axis in ("pp", "dp_replicate", "dp_shard", "tp")}, cards)
     return Scene(mesh=mesh, links=links)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.catalogue.link import Interconnect, LinkRate
-from scaling.catalogue.load import load_cards, load_interconnects, load_networks
+from scaling.catalogue.load import load_cards, load_interconnects, load_networks, load_pricing
 from scaling.errors import UserError
 from scaling.predict.between_nodes import Span, group_gbs
 from scaling.predict.collectives import CollectivePrice, Group, Links, collective_price, group_on_mesh
@@ -18,7 +18,7 @@ from scaling.predict.operators import Collective
 from scaling.predict.path import lanes_gbs
 from scaling.predict.price import Taken
 
-CARDS, INTERCONNECTS, NETWORKS = load_cards(), load_interconnects(), load_networks()
+CARDS, INTERCONNECTS, NETWORKS, GENERAL = load_cards(), load_interconnects(), load_networks(), load_pricing()
 KINDS = st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv"])
 SIZES = st.integers(1, 2**34)
 WHERE = st.sampled_from(
@@ -38,7 +38,10 @@ LAYOUTS = st.sampled_from([(2, 1), (4, 1), (8, 1), (16, 2), (32, 4), (2, 2), (64
 
 def joined(card: str, interconnect: str, network: str | None = "ib_ndr") -> Links:
     return Links(
-        card=constants_of(CARDS[card], CARDS), interconnect=INTERCONNECTS[interconnect], network=NETWORKS[network] if network else None, cards_per_node=8
+        card=constants_of(CARDS[card], CARDS, GENERAL),
+        interconnect=INTERCONNECTS[interconnect],
+        network=NETWORKS[network] if network else None,
+        cards_per_node=8,
     )
 
 
@@ -157,9 +160,11 @@ def test_what_a_collective_takes_from_computing_is_its_channels_and_traffic() ->
 
 
 def test_the_slower_end_sets_the_pcie_generation() -> None:
-    card = constants_of(CARDS["rtx2080ti"], CARDS)
+    card = constants_of(CARDS["rtx2080ti"], CARDS, GENERAL)
     assert lanes_gbs(card, replace(INTERCONNECTS["pcie"], generation=5)) == pytest.approx(15.76)
-    assert lanes_gbs(constants_of(CARDS["h100_sxm_80g"], CARDS), replace(INTERCONNECTS["pcie"], generation=4, lanes=8)) == pytest.approx(15.75, rel=0.001)
+    assert lanes_gbs(constants_of(CARDS["h100_sxm_80g"], CARDS, GENERAL), replace(INTERCONNECTS["pcie"], generation=4, lanes=8)) == pytest.approx(
+        15.75, rel=0.001
+    )
 
 
 def test_bridged_pairs_pass_over_pcie_beyond_two_cards() -> None:

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.catalogue.load import load_cards
-from scaling.predict.constants import IN_STEP, CardConstants, constants_of
+from scaling.catalogue.load import load_cards, load_pricing
+from scaling.predict.constants import CardConstants, constants_of
 from scaling.predict.operators import MatmulShape, Operator, implicit_gemm, matmul
 from scaling.predict.price import Taken, price
 from scaling.predict.table import OperatorTable
 
-CARDS = load_cards()
-A100 = replace(constants_of(CARDS["a100_sxm_80g"], CARDS), in_step=1.0)
+CARDS, GENERAL = load_cards(), load_pricing()
+A100 = replace(constants_of(CARDS["a100_sxm_80g"], CARDS, GENERAL), in_step=1.0)
 IDEAL = replace(
     A100,
     matmul=replace(A100.matmul, emax=1.0, k0=0.0, emem=1.0, t0_us=0.0, small=0.0),
@@ -77,7 +77,7 @@ def test_a_gradient_with_few_tiles_and_a_long_k_is_split() -> None:
 
 
 def test_communication_that_takes_24_multiprocessors_pushes_a_full_wave_into_a_second() -> None:
-    h100 = constants_of(CARDS["h100_sxm_80g"], CARDS)
+    h100 = constants_of(CARDS["h100_sxm_80g"], CARDS, GENERAL)
     product = matmul(12 * 256, 11 * 128, 16384)
     ratio = seconds(product, h100, Taken(sms=24)) / seconds(product, h100)
     # Measured on H100: utilisation falls from 80 to 47 % (NVIDIA forum 337991); smaller tiles save a part of it.
@@ -109,7 +109,7 @@ def test_a_slower_format_is_never_faster() -> None:
 
 
 def test_a_card_without_units_for_a_format_runs_it_in_the_next_wider_one() -> None:
-    v100 = constants_of(CARDS["v100_sxm2_16g"], CARDS)
+    v100 = constants_of(CARDS["v100_sxm2_16g"], CARDS, GENERAL)
     assert seconds(matmul(8192, 8192, 8192, dtype="bf16"), v100) > 5 * seconds(matmul(8192, 8192, 8192, dtype="fp16"), v100)
     prices = price(OperatorTable.of([matmul(8192, 8192, 8192, dtype=dtype) for dtype in ("fp16", "bf16")]), v100)
     assert prices.spread[1] > prices.spread[0]
@@ -161,7 +161,7 @@ def test_operators_priced_together_cost_what_they_cost_alone() -> None:
 
 
 def test_a_product_inside_a_step_is_slower_by_one_factor() -> None:
-    inside = constants_of(CARDS["a100_sxm_80g"], CARDS)
+    inside = constants_of(CARDS["a100_sxm_80g"], CARDS, GENERAL)
     table = OperatorTable.of([matmul(8192, 8192, 8192)])
     alone, in_step = (price(table, card).seconds[0] - card.matmul.t0_us * 1e-6 for card in (A100, inside))
-    assert alone / in_step == pytest.approx(IN_STEP)
+    assert alone / in_step == pytest.approx(GENERAL.in_step.rate)

@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from scaling.catalogue.load import load_cards
+from scaling.catalogue.load import load_cards, load_pricing
+from scaling.catalogue.pricing import HostConstants
 from scaling.predict.attention import unfused
 from scaling.predict.constants import CardConstants, constants_of
-from scaling.predict.host import HostCosts, host_seconds
+from scaling.predict.host import host_seconds
 from scaling.predict.memory_bound import fused
 from scaling.predict.operators import AttentionShape, Operator, matmul
 from scaling.predict.optimizer import optimizer_step
 from scaling.predict.price import Prices, Taken, price
 from scaling.predict.table import OperatorTable
 
-CARDS = load_cards()
-A100 = replace(constants_of(CARDS["a100_sxm_80g"], CARDS), in_step=1.0)
+CARDS, GENERAL = load_cards(), load_pricing()
+A100 = replace(constants_of(CARDS["a100_sxm_80g"], CARDS, GENERAL), in_step=1.0)
 
 
 def attention(shape: AttentionShape, direction: str = "forward", dtype: str = "bf16") -> Operator:
@@ -155,7 +156,7 @@ def test_many_tensors_take_many_launches_of_the_same_traffic() -> None:
 
 
 def test_the_host_pays_for_launches_and_less_for_views() -> None:
-    costs = HostCosts(launch_us=9, backward_us=7, view_us=3)
+    costs = HostConstants(launch_us=9, backward_us=7, view_us=3, spread=1, source="test")
     operators = [matmul(1, 1, 1), matmul(1, 1, 1, direction="backward"), Operator(kind="view")]
     assert host_seconds(OperatorTable.of(operators), costs).tolist() == pytest.approx([9e-6, 7e-6, 3e-6])
     assert priced(operators[2])[0].seconds == 0

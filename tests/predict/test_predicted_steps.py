@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from step_samples import CARDS, data_parallel, of_programs, pipeline, scene, tensor_parallel
+from step_samples import CARDS, GENERAL, data_parallel, of_programs, pipeline, scene, tensor_parallel
 
 from scaling.errors import UserError
 from scaling.predict.constants import constants_of
-from scaling.predict.host import HostCosts
 from scaling.predict.ladder import Ladder, ladder_of
 from scaling.predict.operators import Operator
 from scaling.predict.pace import Pace, Scene
@@ -113,9 +112,8 @@ def test_stages_in_other_machines_hand_over_more_slowly() -> None:
 def test_a_step_of_tiny_kernels_takes_as_long_as_its_launches() -> None:
     tiny = replace(data_parallel(1, layers=4), segments=((replace(data_parallel(1).segments[0][1], bytes_read=8, bytes_written=8, count=500),),) * 3)
     found = rungs(tiny, scene(interconnect=None))
-    costs = HostCosts()
     forward, backward, optimizer = 4 * 500, 4 * 500, 500
-    assert found.parallel.seconds == pytest.approx((forward + backward + optimizer) * costs.launch_us * 1e-6, rel=1e-6)
+    assert found.parallel.seconds == pytest.approx((forward + backward + optimizer) * GENERAL.host.launch_us * 1e-6, rel=1e-6)
     assert found.parts["host"] > 0
     low, high = found.parallel.interval
     assert high == pytest.approx(2 * found.parallel.seconds, rel=1e-2)
@@ -133,7 +131,7 @@ def test_sleeps_are_a_cards_time_on_a_cpu_and_the_hosts_elsewhere() -> None:
     sleepy = replace(of_programs(programs, ranks=1), segments=((sleep,), (replace(sleep, count=2),), ()))
     assert seconds(sleepy, scene(interconnect=None)) == pytest.approx(0.6, rel=1e-3)
     where = scene(interconnect=None)
-    process = constants_of(replace(CARDS["h100_sxm_80g"], form="process"), CARDS)
+    process = constants_of(replace(CARDS["h100_sxm_80g"], form="process"), CARDS, GENERAL)
     assert seconds(sleepy, replace(where, links=replace(where.links, card=process))) == pytest.approx(0.6)
 
 

@@ -9,7 +9,7 @@ import pytest
 from step_samples import data_parallel, pipeline, scene
 
 from scaling.predict.pace import Pace
-from scaling.predict.rungs import rungs_of
+from scaling.predict.parallel import walk_parallel
 from scaling.predict.segments import prepare
 from scaling.predict.timeline import timeline
 from scaling.schedule.walk import Action
@@ -26,7 +26,7 @@ def test_a_timeline_holds_actions_segments_and_collectives() -> None:
     assert [event["name"] for event in by_lane[2]] == ["all_reduce"] * 3
     assert by_lane[2][0]["args"]["ranks"] == 4
     end = max(event["ts"] + event["dur"] for event in spans) / 1e6
-    assert end == pytest.approx(rungs_of(pace).parallel.seconds)
+    assert end == pytest.approx(walk_parallel(pace).makespan)
     for lane in by_lane.values():  # a lane does one thing at a time
         assert all(one["ts"] + one["dur"] <= other["ts"] + 1e-6 for one, other in pairwise(lane))
 
