@@ -206,6 +206,15 @@ class Variation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelParallel:
+    """Relative half-width of a step over tensor or pipeline axes, beyond what its prices have."""
+
+    __pydantic_config__ = _STRICT
+    spread: NotNegative
+    source: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PcieConstants(Evidence):
     """Bus bandwidths over PCIe as fractions of one direction's rate of the card's lanes; how ``t`` follows is ``CollectiveLaw``.
 
@@ -248,4 +257,5 @@ class GeneralPricing:
     host: HostConstants
     in_step: InStep
     variation: Variation
+    model_parallel: ModelParallel
     pcie: PcieConstants

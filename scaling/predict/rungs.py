@@ -13,7 +13,8 @@ from scaling.predict.parallel import walk_parallel
 from scaling.predict.stragglers import standard_deviations
 from scaling.predict.table import Floats
 
-HOST, COMMUNICATION, STRAGGLERS = "host", "communication", "stragglers"
+HOST, COMMUNICATION, STRAGGLERS, SPLIT = "host", "communication", "stragglers", "split"
+_SPLIT_AXES = ("pp", "tp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,14 @@ def _errors(pace: Pace, lane: int, waits: Floats) -> _Errors:
     below: dict[Hashable, float] = dict(zip(segments.groups, (-(segments.below @ times)).tolist(), strict=True))
     above: dict[Hashable, float] = dict(zip(segments.groups, (segments.above @ times).tolist(), strict=True))
     variation = pace.scene.links.card.variation
-    late, least, most = (card * spread * standard_deviations(pace.scene.mesh.world) for spread in (variation.usual, variation.low, variation.high))
-    return _Errors(late, {**below, HOST: quick, STRAGGLERS: least - late}, {**above, HOST: slow, STRAGGLERS: most - late})
+    behind = card * standard_deviations(pace.scene.mesh.world)
+    late, least, most = (behind * deviation for deviation in (variation.usual, variation.low, variation.high))
+    wide = pace.scene.links.card.split_spread if any(pace.scene.mesh.degrees[axis] > 1 for axis in _SPLIT_AXES) else 0.0
+    return _Errors(
+        late,
+        {**below, HOST: quick, STRAGGLERS: least - late, SPLIT: step / (1 + wide) - step},
+        {**above, HOST: slow, STRAGGLERS: most - late, SPLIT: step * wide},
+    )
 
 
 def _parts(pace: Pace, lane: int) -> dict[str, float]:

@@ -135,6 +135,13 @@ def test_sleeps_are_a_cards_time_on_a_cpu_and_the_hosts_elsewhere() -> None:
     assert seconds(sleepy, replace(where, links=replace(where.links, card=process))) == pytest.approx(0.6)
 
 
+def test_steps_over_tensor_axes_are_less_sure() -> None:
+    split, copied = rungs(tensor_parallel(2), scene(tp=2)).sharded, rungs(data_parallel(2), scene(dp_replicate=2)).sharded
+    on_mean_cards = split.low["stragglers"]  # whose variation is 0 at its lower end
+    assert split.high["split"] - split.seconds == pytest.approx(GENERAL.model_parallel.spread * on_mean_cards)
+    assert copied.high["split"] == copied.seconds
+
+
 def test_tensor_parallelism_between_machines_widens_or_is_refused() -> None:
     step = tensor_parallel(16)
     within, between = (rungs(tensor_parallel(16), scene(tp=16, network="ib_ndr", cards=cards)).parallel for cards in (16, 8))

@@ -33,16 +33,21 @@ FOUR_RANKS: dict[str, dict[str, Any]] = {
     "pp x dp_shard bf16": {"model": "gpt_tiny", "samples": 4, "degrees": {"pp": 2, "dp_shard": 2}, "precision": "bf16"},
     "pp x tp fp16": {"model": "gpt_tiny", "degrees": {"pp": 2, "tp": 2}, "precision": "fp16"},
 }
+EIGHT_RANKS: dict[str, dict[str, Any]] = {
+    "pp x dp_replicate x tp": {"model": "gpt_tiny", "samples": 4, "degrees": {"pp": 2, "dp_replicate": 2, "tp": 2}},
+    "pp x dp_replicate x tp bf16": {"model": "gpt_tiny", "samples": 4, "degrees": {"pp": 2, "dp_replicate": 2, "tp": 2}, "precision": "bf16"},
+}
+WORLDS = {2: TWO_RANKS, 4: FOUR_RANKS, 8: EIGHT_RANKS}
 EVERY_TIME = {"1f1b", "interleaved", "layers", "bert uneven", "timed", "bf16", "pp x dp_shard", "pp x tp"}
 """What ``make test`` runs; the others are left to ``make long``."""
-BELOW = {"fp16": 1e-4, "pp x tp fp16": 1e-4, "bf16": 1e-3, "pp x dp_shard bf16": 1e-3}
+BELOW = {"fp16": 1e-4, "pp x tp fp16": 1e-4, "bf16": 1e-3, "pp x dp_shard bf16": 1e-3, "pp x dp_replicate x tp bf16": 1e-3}
 """Largest difference of a parameter after 3 steps; 1e-6 in fp32. A half has a relative precision of 5e-4 (bf16: 4e-3), and parameters move by 1e-2."""
 
 
 @cache
 def ran(run_world: Callable[..., None], world: int, folder: Path, every_time: bool) -> list[dict[str, Any]]:
     """Run the cases of a world once, those of every time or the others; return each rank's outcomes by case."""
-    cases = {name: case for name, case in (TWO_RANKS if world == 2 else FOUR_RANKS).items() if (name in EVERY_TIME) == every_time}
+    cases = {name: case for name, case in WORLDS[world].items() if (name in EVERY_TIME) == every_time}
     (folder / "cases.json").write_text(json.dumps([{"name": name, "degrees": {"pp": 2}, **case} for name, case in cases.items()]), encoding="utf-8")
     run_world("pipeline_cases.py", world, folder, folder / "cases.json", folder)
     return [json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8")) for rank in range(world)]
@@ -53,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pipelines")
 
 
-CASES = [(2, name) for name in TWO_RANKS] + [(4, name) for name in FOUR_RANKS]
+CASES = [(world, name) for world, cases in WORLDS.items() for name in cases]
 
 
 @pytest.fixture(params=[pytest.param(case, marks=[] if case[1] in EVERY_TIME else pytest.mark.long, id=case[1]) for case in CASES])
