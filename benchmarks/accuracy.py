@@ -71,7 +71,7 @@ def other_hosts(machine: str, left_out: str) -> Links:
     """Return a machine's links with PCIe fractions from the other machines."""
     where = links(machine)
     fractions = {name: value for name, value in fit.pcie(without=left_out).items() if name not in ("c_us", "many_spread")}
-    return replace(where, card=replace(where.card, pcie=replace(where.card.pcie, **fractions)))
+    return replace(where, card=replace(where.card, over_pcie=replace(where.card.over_pcie, **fractions)))
 
 
 def held_out() -> Iterator[HeldOut]:

@@ -204,6 +204,10 @@ class Variation:
     high: NotNegative
     source: Text
 
+    def __post_init__(self) -> None:
+        if not self.low <= self.usual <= self.high:
+            raise ValueError(f"low={self.low:g}, usual={self.usual:g} and high={self.high:g} must not fall")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParallel:

@@ -50,9 +50,9 @@ class CardConstants:
         bandwidth: Of its memory in bytes/s.
         in_step: Rate of matrix products and attention inside a whole step over that of the same kernels alone.
         variation: By how much cards of this kind differ.
-        split_spread: Relative half-width of a step over tensor or pipeline axes, beyond what its prices have.
+        model_parallel_spread: Relative half-width of a step over tensor or pipeline axes, beyond what its prices have.
         host: What launching on the card costs.
-        pcie: Between such cards, where they have no links of their own.
+        over_pcie: Between such cards, where they have no links of their own.
     """
 
     card: Card
@@ -65,9 +65,9 @@ class CardConstants:
     bandwidth: float
     in_step: float
     variation: Variation
-    split_spread: float
+    model_parallel_spread: float
     host: HostConstants
-    pcie: PcieConstants
+    over_pcie: PcieConstants
 
     def peak(self, dtype: str) -> tuple[float, bool]:
         """Return the dense peak in FLOP/s for a dtype, and whether the card has units of its own for it.
@@ -114,9 +114,9 @@ def constants_of(card: Card, cards: Mapping[str, Card], general: GeneralPricing)
         bandwidth=card.memory_bandwidth_gbs * 1e9,
         in_step=1.0 if card.is_process else general.in_step.rate,  # a process's rates are put in by hand, for its own steps
         variation=ALIKE if card.is_process else general.variation,
-        split_spread=0.0 if card.is_process else general.model_parallel.spread,
+        model_parallel_spread=0.0 if card.is_process else general.model_parallel.spread,
         host=general.host,
-        pcie=general.pcie,
+        over_pcie=general.pcie,
     )
 
 

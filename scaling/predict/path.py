@@ -94,7 +94,7 @@ def lanes_gbs(card: CardConstants, link: Interconnect) -> float:
 
 
 def _over_pcie(card: CardConstants, link: Interconnect, ranks: int, *, bridged: bool) -> Path:
-    values = card.pcie
+    values = card.over_pcie
     lanes = lanes_gbs(card, link)
     pcie = card.card.pcie
     p2p = link.p2p if link.p2p is not None else bool(pcie and pcie.p2p)

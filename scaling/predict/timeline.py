@@ -49,7 +49,7 @@ def timeline(pace: Pace, name: str) -> dict[str, Any]:
                 events.append(_span(sent.kind, lane, 2 + prepared.lane_of[which], begin, until) | {"args": shown})
 
         run(prepared.programs[program], rates, under_way[lane], start, record)
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"source": "predicted", "point": name}}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"source": "predicted", "point": name, "cards": "mean of their kind"}}
 
 
 def _span(name: str, process: int, thread: int, start: float, end: float) -> dict[str, Any]:

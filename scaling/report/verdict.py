@@ -16,6 +16,7 @@ from scaling.report.foresight import foresight
 MATTERS = 0.02
 _NARROW_HALF_WIDTH = 0.02  # at which measure=standard stops
 _STANDARD_ROUNDS = 10
+_ROUNDING = 1e-9  # of an end that is 0 by arithmetic
 _LATE_MATTERS = 0.1  # of the exposed communication
 
 _IN_WORDS = {"exposed_communication": "communication", "unexplained": "what could not be split further"}
@@ -38,6 +39,7 @@ _NEXT_ON_CPU = {
     "exposed_communication": "gloo moves the data with the very cores that compute: a larger batch per card or gradient accumulation with "
     "no_sync; this says nothing about NVLink or PCIe",
 }
+_NEXT_FOR_PREDICTED_IMBALANCE = "its stages hold uneven work: strategy.split moves blocks between them"
 _NEXT_FOR_LAYERS = "one stage works at a time by design: strategy=pipeline lets them work on different micro-batches"
 _UNEVEN_STAGES = "its stages may hold more work than the others' (strategy.split moves blocks); else "
 _NEXT_FOR_SLOWEST = {
@@ -66,12 +68,15 @@ def speedup(point: PointResult) -> float | None:
 
 
 def named_shares(point: PointResult) -> tuple[NamedShare, ...]:
-    """Return the shares that may be called causes, the largest first; a prediction has no noise that could feign one."""
+    """Return the shares that may be called causes, the largest first.
+
+    A prediction has no noise that could feign one, but for the variation of cards that it assumes, whose lower end is none at all.
+    """
     found = []
-    predicted = point.source == "predicted"
     for name in SHARES:
         value, ends = point.loss.get(name), point.loss_interval.get(name)
-        if value is not None and ends is not None and value > MATTERS and (predicted or ends[0] > 0):
+        sure = point.source == "predicted" and name != "imbalance"
+        if value is not None and ends is not None and value > MATTERS and (sure or ends[0] > _ROUNDING):
             found.append(NamedShare(name, value, ends))
     return tuple(sorted(found, key=lambda share: -share.value))
 
@@ -141,6 +146,8 @@ def advice(point: PointResult) -> tuple[str, ...]:
         hint = _NEXT_ON_CPU.get(name, _NEXT[name]) if point.device == "cpu" else _NEXT[name]
         if name == "bubble" and point.strategy == "layers":
             hint = _NEXT_FOR_LAYERS
+        if name == "imbalance" and point.source == "predicted":
+            hint = _NEXT_FOR_PREDICTED_IMBALANCE
         lines.append(f"Next, for {_IN_WORDS.get(name, name)}: {hint}")
     if any(share.name == "exposed_communication" for share in shares):
         lines += [*_late(point), *_by_link(point)]

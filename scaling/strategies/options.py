@@ -14,13 +14,6 @@ from scaling.spec import TensorSpec
 
 DtypeName = Literal["float32", "bfloat16", "float16"]
 
-_OF_PRECISION: Mapping[str, DtypeName] = {"bf16": "bfloat16", "fp16": "float16"}
-
-
-def used_dtype(precision: str, given: DtypeName | None) -> DtypeName | None:
-    """Return the dtype in which sharded parameters are gathered and used: as given, else that of the products that they go into; ``None``: their own."""
-    return given or _OF_PRECISION.get(precision)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:

@@ -28,7 +28,7 @@ from scaling.strategies.options import Options
 from scaling.strategies.parallelize import options_of, parallelize
 from scaling.strategies.placed import Placed, Workload
 from scaling.strategies.scaler import gradient_scaler
-from scaling.strategies.shard import copy_blocks
+from scaling.strategies.shard import copy_blocks, dtype_named
 from scaling.strategies.stages import Stage
 from scaling.workload.blocks import repeated_blocks
 from scaling.workload.step import make_optimizer
@@ -68,7 +68,7 @@ def apply(
     options = _options(workload, mesh, others)
     count = stages_of(schedule, virtual_stages, ranks)
     loss = _loss_of(workload, parts=microbatches * len(workload.batches))
-    dtype = getattr(torch, options.param_dtype) if options.param_dtype else None  # FSDP casts the inputs of blocks to it, so nothing wider need be sent
+    dtype = dtype_named(options.param_dtype)  # FSDP casts the inputs of blocks to it, so nothing wider need be sent
     anatomy = dissect(workload.task, {name: value[: samples // microbatches] for name, value in workload.batches[0].items()}, loss, dtype)
     check_blocks(len(anatomy.costs), count, split)
     ends = list(pairwise([0, *accumulate(split or balance(anatomy.costs, count))]))

@@ -13,7 +13,7 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from scaling.strategies.options import Options
+from scaling.strategies.options import DtypeName, Options
 from scaling.workload.blocks import repeated_blocks
 
 NoSync = Callable[[], AbstractContextManager[None]]
@@ -64,11 +64,15 @@ def _blocks(module: nn.Module) -> list[nn.Module]:
     return [block for _, block in repeated_blocks(module)] or [child for child in module.children() if next(child.parameters(), None) is not None]
 
 
+def dtype_named(name: DtypeName | None) -> torch.dtype | None:
+    """Return torch's dtype of a name; ``None`` for none."""
+    dtype: torch.dtype | None = getattr(torch, name) if name else None
+    return dtype
+
+
 def _policy(options: Options) -> MixedPrecisionPolicy:
     """Return the dtypes; gradients are summed in float32 unless asked otherwise, as many bf16 summands lose their low bits."""
-    param_dtype = getattr(torch, options.param_dtype) if options.param_dtype else None
-    reduce_dtype = getattr(torch, options.reduce_dtype) if options.reduce_dtype else torch.float32
-    return MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
+    return MixedPrecisionPolicy(param_dtype=dtype_named(options.param_dtype), reduce_dtype=dtype_named(options.reduce_dtype) or torch.float32)
 
 
 def _no_sync(root: nn.Module, *, keep: bool = False) -> NoSync:

@@ -81,6 +81,11 @@ def of_programs(programs: tuple[tuple[Event, ...], ...], *, ranks: int, share: i
     )
 
 
+def gpipe(stages: int, micro_batches: int) -> list[list[Action]]:
+    """Return the actions of each stage: all forward passes, then all backward passes."""
+    return [[Action(kind, stage, index) for kind in ("F", "B") for index in range(micro_batches)] for stage in range(stages)]
+
+
 def pipeline(lanes: Sequence[Sequence[Action]], *, boundary: int = 0, ranks: int | None = None) -> TracedStep:
     """Return a pipeline of equal stages: a forward of one layer, a backward of two, and nothing in the optimizer."""
     stages = len(lanes)

@@ -6,20 +6,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from step_samples import data_parallel, scene
+from step_samples import data_parallel, gpipe, pipeline, scene
 
+from scaling.catalogue.parse import parse
 from scaling.catalogue.pricing import Variation
+from scaling.errors import UserError
 from scaling.predict.ladder import ladder_of
 from scaling.predict.pace import Pace
 from scaling.predict.rungs import Rungs, rungs_of
 from scaling.predict.segments import prepare
 from scaling.predict.stragglers import ALIKE, standard_deviations
+from scaling.predict.traced import TracedStep
 
 
-def rungs(ranks: int, variation: Variation, **shape: Any) -> Rungs:
-    where = scene(interconnect="nvlink" if ranks > 1 else None, dp_replicate=ranks)
-    where = replace(where, links=replace(where.links, card=replace(where.links.card, variation=variation)))
-    return rungs_of(Pace.of(prepare(data_parallel(ranks, **shape)), where))
+def rungs(ranks: int, variation: Variation) -> Rungs:
+    return rungs_on(variation, data_parallel(ranks), interconnect="nvlink" if ranks > 1 else None, dp_replicate=ranks)
+
+
+def rungs_on(variation: Variation, step: TracedStep, **where: Any) -> Rungs:
+    cards = scene(**where)
+    return rungs_of(Pace.of(prepare(step), replace(cards, links=replace(cards.links, card=replace(cards.links.card, variation=variation)))))
 
 
 @pytest.mark.parametrize(("cards", "expected"), [(1, 0.0), (2, 0.5642), (8, 1.4236), (100, 2.5076), (1000, 3.2414)])
@@ -42,6 +48,31 @@ def test_all_wait_for_the_slowest_card_and_it_is_imbalance() -> None:
     assert low == pytest.approx(0)
     assert high == pytest.approx(1 - 1 / (1 + 2.5 * late / alike.sharded.seconds))
     assert sum(ladder.shares.values()) == pytest.approx(1 - ladder.efficiency)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4, 32])
+def test_a_slow_stage_is_late_once_and_not_in_every_bubble(micro_batches: int) -> None:
+    step, where = pipeline(gpipe(8, micro_batches)), {"pp": 8}
+    alike, found = (rungs_on(variation, step, **where) for variation in (ALIKE, Variation(usual=0.02, low=0.0, high=0.05, source="test")))
+    late = found.sharded.seconds - alike.sharded.seconds
+    assert late > 0
+    assert found.scheduled.seconds - alike.scheduled.seconds == pytest.approx(late)
+    assert found.parallel.seconds - alike.parallel.seconds == pytest.approx(late)
+    assert found.parallel.high["stragglers"] - alike.parallel.seconds == pytest.approx(2.5 * late)
+
+
+def test_a_slow_card_costs_nothing_where_all_cards_wait_for_their_hosts() -> None:
+    tiny = replace(data_parallel(8).segments[0][1], bytes_read=8, bytes_written=8, count=500)
+    step = replace(data_parallel(8, layers=4), segments=((tiny,),) * 3)
+    found = rungs_on(Variation(usual=0.02, low=0.0, high=0.05, source="test"), step, dp_replicate=8)
+    assert found.parts["host"] > 0
+    assert found.slowest.seconds == pytest.approx(1)
+
+
+def test_what_varies_least_cannot_be_above_what_varies_most() -> None:
+    content = {"usual": 0.05, "low": 0.0, "high": 0.03, "source": "test"}
+    with pytest.raises(UserError, match=r"low=0, usual=0.05 and high=0.03 must not fall"):
+        parse(Variation, content, "pricing.variation")
 
 
 def test_one_card_waits_for_none() -> None:

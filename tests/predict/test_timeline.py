@@ -18,7 +18,7 @@ from scaling.schedule.walk import Action
 def test_a_timeline_holds_actions_segments_and_collectives() -> None:
     pace = Pace.of(prepare(data_parallel(4, layers=3)), scene(dp_replicate=4))
     content = json.loads(json.dumps(timeline(pace, "gpus4"), allow_nan=False))
-    assert content["otherData"] == {"source": "predicted", "point": "gpus4"}
+    assert content["otherData"] == {"source": "predicted", "point": "gpus4", "cards": "mean of their kind"}
     spans = [event for event in content["traceEvents"] if event["ph"] == "X"]
     by_lane = {thread: [event for event in spans if event["tid"] == thread] for thread in range(3)}
     assert [event["name"] for event in by_lane[0]] == ["forward 0", "backward 0", "optimizer 0"]

@@ -75,3 +75,14 @@ def test_more_copies_change_the_size_of_the_group_alone() -> None:
     ]
     assert {issue.collective.group_size for program in exchanges(many) for issue in program} == {16384}
     assert many.samples == 8192 * few.samples
+
+
+@pytest.mark.parametrize(("precision", "width"), [("fp32", 4), ("bf16", 2)])
+def test_split_layers_exchange_the_dtype_of_their_products_on_a_card(precision: str, width: int) -> None:
+    spec, point = asked("gpt", "tensor", {"tp": 2}, precision=precision, device="cuda")
+    step = traced_step(spec, point, folder=None)
+    embedding, *others = [issue.collective.payload_bytes for program in exchanges(step) for issue in program]
+    activation = 4 * 8 * 32  # samples, tokens, width of the model
+    assert embedding == 4 * activation  # looked up in float32
+    assert set(others) == {width * activation, width * 2 * activation}  # the logits of a rank's half of 64 tokens are twice as wide
+    assert others.count(width * 2 * activation) == 1

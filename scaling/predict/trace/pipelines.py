@@ -24,7 +24,7 @@ from scaling.predict.traced import Issue, StageMemory, TracedStep, Wait
 from scaling.schedule.balance import balance
 from scaling.schedule.walk import Action
 from scaling.spec import PointSpec
-from scaling.strategies.options import used_dtype
+from scaling.workload.precision import AUTOCAST
 
 KINDS = 3
 """First, between, last."""
@@ -133,7 +133,8 @@ def _data_axes(asked: Asked) -> list[str]:
 def _managed(asked: Asked) -> bool:
     """Whether FSDP holds the parameters of stages: sharded, copied, or in a dtype of its own."""
     assert asked.strategy is not None
-    return bool(_data_axes(asked)) or used_dtype(asked.workload.precision, asked.strategy.arguments.get("param_dtype")) is not None
+    of_products = AUTOCAST[asked.workload.precision]
+    return bool(_data_axes(asked) or asked.strategy.arguments.get("param_dtype") or of_products)
 
 
 def _few(asked: Asked, pipeline: Pipeline) -> int:
