@@ -75,13 +75,13 @@ def test_the_document_says_what_its_script_finds() -> None:
 
 def test_a_whole_published_step_is_met() -> None:
     (step,) = [step for step in steps.steps() if step.name.startswith("MPT-125m, 8 A100, seq 2048")]
-    assert step.predicted == pytest.approx(step.seconds, rel=0.06)
+    assert step.found.seconds == pytest.approx(step.seconds, rel=0.06)
     assert step.inside
 
 
 @pytest.mark.long
 def test_the_document_says_of_every_whole_step_what_its_script_finds() -> None:
-    rows = list(steps.steps())
+    rows = steps.predicted(steps.steps())
     assert page.written(steps.START, steps.END).splitlines() == list(steps.lines(rows))
     median = np.median([abs(step.error) for step in rows if step.family != "Narayanan et al. 2021"])
     assert median < 0.05
