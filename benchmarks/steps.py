@@ -41,7 +41,7 @@ TOLERANCE = 0.02
 """By how much the product's factor on products may miss what the rows ask for."""
 FEW = 20
 """Steps of one publisher that are shown one by one."""
-FAR = 0.1
+FAR = 0.15
 
 
 def forecast(overrides: Sequence[str], name: str) -> Forecast:
@@ -161,9 +161,9 @@ def lines(rows: Sequence[Step]) -> Iterator[str]:
     many = [step for step in rows if len(families[f"{step.family} | {step.use}"]) > FEW]
     yield f"Of those with more than {FEW} steps:"
     yield ""
-    yield "| model and cards | steps | median error | mean error | furthest | inside the interval |"
+    yield "| model and card | steps | median error | mean error | furthest | inside the interval |"
     yield "|---|---|---|---|---|---|"
-    sizes = _grouped(many, lambda step: ", ".join(step.name.split(", ")[:2]))
+    sizes = _grouped(many, lambda step: " on ".join(part.split()[-1] for part in step.name.split(", ")[:2]))
     yield from (f"| {name} | {_summary(group)} |" for name, group in sizes.items())
     yield ""
     yield f"Step by step, of those with more than {FEW} steps the ones that are off by more than {FAR:.0%}:"
