@@ -56,7 +56,9 @@ benchmark: setup
 accuracy: setup
 	$(PYTHON) benchmarks/fit.py
 	$(PYTHON) benchmarks/accuracy.py
+	$(PYTHON) benchmarks/steps.py fit
 	$(PYTHON) benchmarks/steps.py
+	$(PYTHON) benchmarks/pairs.py fit
 	$(PYTHON) benchmarks/pairs.py
 
 nodes: setup
