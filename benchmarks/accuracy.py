@@ -191,8 +191,8 @@ the median ratio of a typical to the best burst on the four cards that have both
 constant load. The five constants were fitted on tables that are not in this repository; their errors there: A100 6.3 %, H100 5.8 %,
 H200 5.9 %, B200 6.2 %, GB200 9.8 %, L40S 10.2 %, RTX PRO 6000 5.4 %; without any data of the target card H100 to H200 6.1 %, A100 and H100 to B200
 8.9 %, A100 to H100 14.1 %, to L40S 19 %. Circular by construction: the sustained rates of H100, H200, B200, GB200 and GH200, all of MI300X and MI325X,
-and fp8 relative to bf16. Inside a step every product is priced another 0.92 lower (see below): the B200's 0.83 under constant load is then 0.76, beside the 0.74 of
-SimuMax's training-style runs.
+and fp8 relative to bf16. Inside a step every product is priced another 0.92 lower (see below): the B200's 0.83 under constant load is then 0.76, beside
+the 0.74 of SimuMax's training-style runs.
 """
 
 

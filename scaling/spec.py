@@ -19,6 +19,8 @@ AXES = ("pp", "dp_replicate", "dp_shard", "tp")
 Scaling = Literal["weak", "strong"]
 Link = Literal["inside", "between", "both"]
 PrecisionName = Literal["fp32", "tf32", "bf16", "fp16"]
+LOW_PRECISION: Mapping[str, Literal["bfloat16", "float16"]] = {"bf16": "bfloat16", "fp16": "float16"}
+"""Names of the dtypes that autocast computes products in, by precision; the others compute in float32."""
 OptimizerName = Literal["sgd", "adamw"]
 RecomputeName = Literal["none", "selective", "full"]
 DEPTH_ARGUMENTS = ("layers", "depth")

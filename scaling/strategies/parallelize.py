@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from scaling.schedule.walk import single_stage_actions
+from scaling.spec import LOW_PRECISION
 from scaling.strategies.options import Options, parse
 from scaling.strategies.placed import Placed, Workload
 from scaling.strategies.scaler import gradient_scaler
@@ -37,9 +38,8 @@ def options_of(workload: Workload, arguments: dict[str, Any]) -> Options:
     Raises:
         UserError: An option is unknown or its value is not allowed.
     """
-    options, autocast = parse(arguments), workload.precision.autocast_dtype
-    of_products: Any = None if autocast is None else str(autocast).removeprefix("torch.")
-    return replace(options, tensor=workload.tensor, param_dtype=options.param_dtype or of_products)
+    options = parse(arguments)
+    return replace(options, tensor=workload.tensor, param_dtype=options.param_dtype or LOW_PRECISION.get(workload.precision.name))
 
 
 def parallelize(module: nn.Module, mesh: DeviceMesh | None, options: Options) -> Parallelized:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from scaling.errors import UserError
+from scaling.spec import LOW_PRECISION
 
-AUTOCAST = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST: Mapping[str, torch.dtype | None] = {"fp32": None, "tf32": None, **{name: getattr(torch, dtype) for name, dtype in LOW_PRECISION.items()}}
 # Flags that /proc/cpuinfo shows for native matrix or vector units of a dtype (x86, then Arm).
 FAST_CPU_FLAGS = {"bf16": frozenset({"amx_bf16", "avx512_bf16", "bf16"}), "fp16": frozenset({"amx_fp16", "avx512_fp16", "asimdhp"})}
 # First compute capability with tensor cores for the dtype (CUDA C++ Programming Guide, table of arithmetic by capability).

@@ -23,8 +23,7 @@ from scaling.predict.trace.rescale import Rescaling
 from scaling.predict.traced import Issue, StageMemory, TracedStep, Wait
 from scaling.schedule.balance import balance
 from scaling.schedule.walk import Action
-from scaling.spec import PointSpec
-from scaling.workload.precision import AUTOCAST
+from scaling.spec import LOW_PRECISION, PointSpec
 
 KINDS = 3
 """First, between, last."""
@@ -133,8 +132,7 @@ def _data_axes(asked: Asked) -> list[str]:
 def _managed(asked: Asked) -> bool:
     """Whether FSDP holds the parameters of stages: sharded, copied, or in a dtype of its own."""
     assert asked.strategy is not None
-    of_products = AUTOCAST[asked.workload.precision]
-    return bool(_data_axes(asked) or asked.strategy.arguments.get("param_dtype") or of_products)
+    return bool(_data_axes(asked) or asked.strategy.arguments.get("param_dtype")) or asked.workload.precision in LOW_PRECISION
 
 
 def _few(asked: Asked, pipeline: Pipeline) -> int:
