@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -37,4 +38,8 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
+    # A quarter of MLflow's import is the collector, which finds nothing, and taking its modules apart at the end takes as long again.
+    gc.disable()
     main()
+    sys.stderr.flush()
+    os._exit(0)
