@@ -118,6 +118,18 @@ CASES: list[Any] = [
 ]
 
 
+def test_a_deep_pipeline_of_copied_stages_is_drawn_out_from_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, point = asked("gpt", "pipeline", {"pp": 3, "dp_replicate": 2, "tp": 2}, sizes={"layers": 18}, precision="bf16", options={"microbatches": 4})
+    depths = []
+    monkeypatch.setattr(record, "recorded", lambda wanted: depths.append(wanted.workload.model.arguments["layers"]) or record.record(wanted))
+    drawn = traced_step(spec, point, None)
+    assert max(depths) < 18
+    reduced = [issue for issue in drawn.programs[drawn.program_of[Action("O", 1, 0)]] if isinstance(issue, Issue) and issue.collective.axis == "dp_replicate"]
+    assert len(reduced) == 6  # the blocks of the stage in the middle
+    awaited = [event.number for event in drawn.programs[drawn.program_of[Action("O", 1, 0)]] if isinstance(event, Wait)]
+    assert awaited == [issue.number for issue in reduced]
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case["degrees"]))
 def test_a_deep_model_drawn_out_is_the_same_as_traced_whole(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     spec, point = asked("gpt", sizes={"layers": 7}, **case)

@@ -6,6 +6,7 @@ is what the additional blocks launch, and it is repeated; if not, the model is r
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -29,11 +30,12 @@ class _Issued:
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """A wait for the collective issued ``back`` issues ago: 1 is the last one."""
+    """A wait for the collective issued ``back`` issues ago: 1 is the last one; 0: for the oldest that nothing has waited for yet."""
 
     back: int
 
 
+_OLDEST = _Awaited(0)
 _Token = Operator | Ready | Sharded | Cut | _Issued | _Awaited
 
 
@@ -122,38 +124,63 @@ def grown(shallow: Recording, deep: Recording, more: int) -> Recording:
 
 
 def _program(shallow: Program, deep: Program, more: int) -> Program:
-    pieces = extended(_tokens(shallow), _tokens(deep), more)
     items: list[Item] = []
+    under_way: list[int] = []
     issued = 0
-    for tokens, count in pieces:
+    for tokens, count in _stretches(shallow, deep, more):
         for _ in range(count):
             for token in tokens:
                 if isinstance(token, _Issued):
                     issued += 1
+                    under_way.append(issued)
                     items.append(Issue(issued, token.collective, token.lane))
                 elif isinstance(token, _Awaited):
-                    items.append(Wait(issued + 1 - token.back))
+                    number = under_way[0] if token == _OLDEST else issued + 1 - token.back
+                    under_way.remove(number)
+                    items.append(Wait(number))
                 else:
                     items.append(token)
             items.append(Cut())
     return tuple(items)
 
 
-def _tokens(program: Program) -> list[_Token]:
-    """Return a program with its collectives named by their distance, so that equal blocks look equal."""
+def _stretches(shallow: Program, deep: Program, more: int) -> list[tuple[tuple[_Token, ...], int]]:
+    """Return a program as ``extended`` does; one that grows in several places, between which it waits, part by part.
+
+    So does the reduction of a pipeline's stage: first all blocks are reduced, then all are waited for, then each has its gradients set.
+    """
+    try:
+        return extended(_tokens(shallow), _tokens(deep), more)
+    except NotFoldable:
+        parts = [_between_waits(_tokens(program, by_age=True)) for program in (shallow, deep)]
+        if len(parts[0]) != len(parts[1]):
+            raise
+        return [stretch for one, other in zip(*parts, strict=True) for stretch in extended(one, other, more)]
+
+
+def _tokens(program: Program, *, by_age: bool = False) -> list[_Token]:
+    """Return a program with its collectives named by their distance, the oldest one as such if asked for, so that equal blocks look equal."""
     tokens: list[_Token] = []
     place: dict[int, int] = {}
+    under_way: list[int] = []
     for item in program:
         if isinstance(item, Issue):
             place[item.number] = len(place) + 1
+            under_way.append(item.number)
             tokens.append(_Issued(item.collective, item.lane))
         elif isinstance(item, Wait):
-            if item.number not in place:  # issued by an earlier action
+            if item.number not in under_way:  # issued by an earlier action
                 raise NotFoldable
-            tokens.append(_Awaited(len(place) + 1 - place[item.number]))
+            tokens.append(_OLDEST if by_age and item.number == under_way[0] else _Awaited(len(place) + 1 - place[item.number]))
+            under_way.remove(item.number)
         else:
             tokens.append(item)
     return tokens
+
+
+def _between_waits(tokens: Sequence[_Token]) -> list[list[_Token]]:
+    """Return runs of waits, and what lies between them."""
+    return [list(run) for _, run in itertools.groupby(tokens, key=lambda token: isinstance(token, _Awaited))]
 
 
 def _flat(pieces: list[tuple[tuple[Entry, ...], int]]) -> list[Entry]:
