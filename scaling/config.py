@@ -163,6 +163,8 @@ def _first_line(error: ValidationError, schema: Mapping[str, Any], program: str)
     key = ".".join(path)
     if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
         return unknown_key(key, list(known_keys(program)), program)
+    if first["type"] == "missing":
+        return f"{key} is missing and cannot be left out: leave ~{key} away"
     given = first.get("input")
     shown = "(blank)" if given == "" else json.dumps(given)
     allowed = _description(path, schema) or first["msg"]
@@ -228,6 +230,16 @@ def unknown_key(key: str, known: list[str], program: str = "run") -> str:
     near = [name for name in names if name == near[0] or name.endswith(f".{near[0]}")] if near else []
     hint = f"did you mean {near[0]}?" if near else "there is no key of a similar name."
     return f"{key}: unknown key; {hint} All keys: python -m scaling.{program} --help"
+
+
+def group_without_choice(arguments: list[str]) -> str | None:
+    """Return the line for ``GROUP=null``, which Hydra does not take; ``None`` where no argument is one."""
+    for argument in arguments:
+        group, _, choice = argument.partition("=")
+        if choice in {"null", "None"} and group.isidentifier() and (paths.conf() / group).is_dir():
+            allowed = ", ".join(sorted(file.stem for file in (paths.conf() / group).glob("*.yaml")))
+            return f"{argument}: a group takes the name of one of its files: {allowed}; leave {group} out for its default"
+    return None
 
 
 def composition_line(error: Exception, arguments: list[str], program: str = "run") -> str:

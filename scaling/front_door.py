@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from scaling import paths
-from scaling.config import composition_line
+from scaling.config import composition_line, group_without_choice
 from scaling.errors import Interrupted, UserError
 
 OK, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
@@ -42,6 +42,8 @@ def serve(program: str, job: Job, chosen: Callable[[list[str]], list[str]] = lam
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s: %(message)s")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and the line that a user reads is ours
     codes: list[int] = []
+    if line := group_without_choice(arguments):
+        return _refuse(line)
 
     @hydra.main(config_path=str(paths.conf()), config_name=program, version_base="1.3")
     def each(composed: DictConfig) -> None:

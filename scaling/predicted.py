@@ -24,9 +24,10 @@ _NO_CONTENTION = (
     "predicted, not measured: contention is taken as 0, for what equal cards take from each other by heat, power and host cannot be known from here"
 )
 _ASSUMED_VARIATION = (
-    "imbalance holds the wait for the slowest of equal cards, whose times are taken to differ by a standard deviation of "
+    "imbalance holds, beside uneven parts, the wait for the slowest of equal cards, whose times are taken to differ by a standard deviation of "
     "{usual:.1%} ({low:.1%} to {high:.1%}; pricing.variation)"
 )
+_SHOWN = 0.0005  # a share that rounds to 0.1 % or more
 _LARGEST_BATCH = "the largest batch grows activations and inputs alone; temporaries grow with it in part, so the true one is a little smaller"
 _NO_MEMORY = "memory withheld: what a process may take of its host's memory was not given; add hardware.memory_gb=..."
 
@@ -130,7 +131,7 @@ def _assumptions(found: Forecast) -> list[str]:
     """Say what nobody named, and what no price knows of cards and memory; one card alone has no others to differ from."""
     variation = found.pace.scene.links.card.variation
     assumed = [*found.assumed, _NO_CONTENTION]
-    if found.point.gpus > 1 and variation.high:
+    if found.ladder is not None and found.ladder.share_intervals["imbalance"][1] > _SHOWN:
         assumed.append(_ASSUMED_VARIATION.format(usual=variation.usual, low=variation.low, high=variation.high))
     return [*assumed, _LARGEST_BATCH if found.memory else _NO_MEMORY]
 

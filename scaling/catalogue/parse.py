@@ -76,6 +76,8 @@ def _explain(record: type, location: tuple[int | str, ...], kind: str, message: 
         return f"unknown key {key}; " + (f"did you mean {near[0]}?" if near else f"allowed are {', '.join(allowed)}")
     if kind == "string_type":
         return f'{key}: {value!r} must be text; put it in quotes ("{value}")'
+    if kind == "value_error":  # of a whole section, which says itself what is wrong
+        return f"{key}: {message.partition(', ')[2]}"
     return f"{key}: {value!r}: {message[0].lower()}{message[1:]}"
 
 

@@ -14,6 +14,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
+Deviation = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]
 Origin = Literal["measured", "table", "transferred", "roofline"]
@@ -199,14 +200,14 @@ class Variation:
     """Standard deviation of the time that cards of one kind take for the same work, relative to its mean; ``low`` and ``high`` are the ends of its interval."""
 
     __pydantic_config__ = _STRICT
-    usual: NotNegative
-    low: NotNegative
-    high: NotNegative
+    usual: Deviation
+    low: Deviation
+    high: Deviation
     source: Text
 
     def __post_init__(self) -> None:
         if not self.low <= self.usual <= self.high:
-            raise ValueError(f"low={self.low:g}, usual={self.usual:g} and high={self.high:g} must not fall")
+            raise ValueError(f"usual={self.usual:g} must lie between low={self.low:g} and high={self.high:g}; give the one that is passed as well")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

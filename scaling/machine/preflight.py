@@ -21,7 +21,7 @@ def folder_problems(folder: Path, needed_bytes: int) -> list[str]:
             file.write(b"\0")
             file.flush()
     except OSError as error:
-        return [f"cannot write to {existing} ({error.strerror}); run in a folder of your own"]
+        return [f"output={folder}: cannot write to {existing} ({error.strerror}); set output to a folder of your own"]
     free = shutil.disk_usage(existing).free
     if free < needed_bytes:
         return [f"{existing} has {free / 1e6:,.0f} MB free and a run needs {needed_bytes / 1e6:,.0f} MB; free some space or run elsewhere"]

@@ -72,6 +72,8 @@ def _memory(points: Sequence[PointResult]) -> tuple[str, ...]:
         batch = "" if room is None else f"; up to {room} samples a card leave {memory.headroom:.0%} free"
         if room == 0:
             batch = f"; not even one sample a card leaves {memory.headroom:.0%} free"
+        if memory.verdict == "does_not_fit":
+            batch += "; strategy=fsdp, tensor or pipeline spread what a card holds, recompute=full keeps fewer activations"
         lines.append(f"Memory at {cards}: {size(memory.needed)} of {size(memory.available)} a card, which {_FITS[memory.verdict]}{batch}")
     return tuple(lines)
 

@@ -109,7 +109,7 @@ def deliver(point: PointResult) -> str:
         return f"{head}: more than the sum of the single cards (efficiency {more}), because {why}"
     shares = named_shares(point)
     if shares:
-        return f"{head}; {_lost(shares)}"
+        return f"{head}; {_lost(shares)}{_gained(point)}"
     noise = "the noise" if point.source == "measured" else "the prediction's own width"
     efficiency = f"efficiency {interval(point.scaling_efficiency, point.scaling_efficiency_low, point.scaling_efficiency_high)}"
     low, high = point.scaling_efficiency_low, point.scaling_efficiency_high
@@ -170,6 +170,14 @@ def _lost(shares: tuple[NamedShare, ...]) -> str:
     parts = [(percent(share.value, *share.ends), _IN_WORDS.get(share.name, share.name)) for share in shares]
     (first, cause), *others = parts
     return f"{first} is lost to {cause}" + "".join(f", {value} to {name}" for value, name in others)
+
+
+def _gained(point: PointResult) -> str:
+    """Say of a predicted point what its strategy saves: else losses and the whole would not fit together."""
+    value, ends = point.loss.get("overhead"), point.loss_interval.get("overhead")
+    if point.source != "predicted" or value is None or ends is None or value > -MATTERS:
+        return ""
+    return f"; {percent(-value, -ends[1], -ends[0])} is gained, because work that one card does alone, such as the optimizer's, is shared out"
 
 
 def _late(point: PointResult) -> list[str]:

@@ -86,6 +86,7 @@ def test_another_link_changes_what_the_link_does_and_nothing_else(nvlink: Any, r
     ("arguments", "expected"),
     [
         (["gpus=2", "hardware=t4", "interconnect=nvlink", "model=mlp"], ["interconnect=nvlink", "t4 has pcie only", "interconnect=pcie"]),
+        (["gpus=2", "interconnect=nvlink", "model=mlp", "pricing.variation.usual=0.9"], ["variation", "usual=0.9 must lie between low=0 and high=0.035"]),
         (["gpus=2", "hardware=cpu", "model=mlp"], ["hardware=cpu", "memory_bandwidth_gbs"]),
         (["gpus=8", "source=predict", "model=mlp", "model.width=20", "strategy=tensor"], ["strategy.tp=8", "in_features=20", "1, 2, 4, 5, 10, 20"]),
     ],

@@ -24,6 +24,8 @@ UNDER_LOAD_SECONDS = 30  # under 3 s on a quiet machine
         pytest.param(["precision=fp23"], ["precision=fp23", "Did you mean fp32?"], marks=LONG),
         (["modle=mlp"], ["modle", "did you mean model?"]),
         pytest.param(["learning_rate=nan"], ["learning_rate", "finite"], marks=LONG),
+        (["hardware=null"], ["hardware=null", "h100_sxm_80g", "leave hardware out"]),
+        (["~pricing"], ["pricing is missing", "leave ~pricing away"]),
         (["experiment=stragler"], ["experiment=stragler", "bubble, straggler"]),
         pytest.param(["steps=0"], ["steps: unknown key", "--help"], marks=LONG),
         pytest.param(["model.layers=0", "model=gpt_tiny"], ["model.layers=0"], marks=LONG),

@@ -71,7 +71,7 @@ def test_a_slow_card_costs_nothing_where_all_cards_wait_for_their_hosts() -> Non
 
 def test_what_varies_least_cannot_be_above_what_varies_most() -> None:
     content = {"usual": 0.05, "low": 0.0, "high": 0.03, "source": "test"}
-    with pytest.raises(UserError, match=r"low=0, usual=0.05 and high=0.03 must not fall"):
+    with pytest.raises(UserError, match=r"^pricing.variation: : usual=0.05 must lie between low=0 and high=0.03"):
         parse(Variation, content, "pricing.variation")
 
 

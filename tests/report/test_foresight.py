@@ -104,6 +104,19 @@ def test_more_than_the_sum_of_the_cards_is_predicted_with_its_reason(predicted, 
     assert "more than the sum of the single cards" in first and "optimizer" in first
 
 
+def test_what_a_strategy_saves_is_said_beside_what_is_lost(predicted, make_result):
+    point = predicted(8, 0.06)
+    point = replace(point, loss={**point.loss, "overhead": -0.1}, loss_interval={**point.loss_interval, "overhead": (-0.11, -0.09)})
+    first, *_ = verdict(make_result(point))
+    assert "to communication; 10 % (9-11) is gained" in first
+
+
+def test_a_step_without_room_is_told_what_would_make_it_smaller(predicted):
+    lines = foresight([predicted(8, needed=100)])
+    assert "strategy=fsdp" in lines[-1] and "recompute=full" in lines[-1]
+    assert "strategy=fsdp" not in foresight([predicted(8, needed=40)])[-1]
+
+
 def test_cards_that_make_it_slower_are_said_to(predicted):
     (line,) = knee([predicted(1), predicted(2, 0.1), predicted(4, 0.9)])
     assert line == "The curve's knee is at 2 cards: 4 together deliver less than those"
