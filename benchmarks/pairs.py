@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import statistics
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import page
-from steps import forecast
+from steps import forecast, grouped
 
 from scaling.catalogue.load import load_pricing
 from scaling.predict.intervals import Timing, propagate
@@ -32,7 +31,9 @@ ALWAYS = 0.95
 LOW = 0.9
 """Pairs below it are shown one by one: they are what a prediction is asked for."""
 TRIED = [step / 1000 for step in range(41)]
+"""Variations that the fit chooses from."""
 TOLERANCE = 0.005
+"""By how much the product's variation may miss what the pairs ask for: leaving one group out moves that by as much."""
 
 
 @dataclass(frozen=True)
@@ -127,14 +128,6 @@ def pairs() -> list[Pair]:
     ]
 
 
-def grouped(rows: Sequence[Pair]) -> Mapping[str, list[Pair]]:
-    """Return the pairs by model and card."""
-    groups: defaultdict[str, list[Pair]] = defaultdict(list)
-    for row in rows:
-        groups[row.name].append(row)
-    return groups
-
-
 def asked_for(groups: Mapping[str, Sequence[Pair]]) -> float:
     """Return the variation with which the mean over groups of the median error is least."""
     return min(TRIED, key=lambda variation: statistics.mean(_with(group, variation) for group in groups.values()))
@@ -146,7 +139,7 @@ def _with(group: Sequence[Pair], variation: float) -> float:
 
 def lines(rows: Sequence[Pair]) -> Iterator[str]:
     """Yield the table by model and card, then the pairs that scale badly."""
-    groups = grouped(rows)
+    groups = grouped(rows, lambda row: row.name)
     yield "| model and card | pairs | published | predicted | median error | furthest | in the interval | error of 0.95 | predicted over published rate |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for name, group in groups.items():
@@ -200,7 +193,7 @@ def main() -> int:
     """Rewrite the section, or fit."""
     rows = pairs()
     if sys.argv[1:] == ["fit"]:
-        return fit(grouped(rows))
+        return fit(grouped(rows, lambda row: row.name))
     section = "\n".join(lines(rows))
     print(section)
     page.rewrite(START, END, section)

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from hydra import compose, initialize_config_dir
@@ -42,6 +42,8 @@ TOLERANCE = 0.02
 FEW = 20
 """Steps of one publisher that are shown one by one."""
 FAR = 0.15
+"""Error beyond which a step of the others is shown too."""
+Row = TypeVar("Row")
 
 
 def forecast(overrides: Sequence[str], name: str) -> Forecast:
@@ -153,7 +155,7 @@ def line(step: Step) -> str:
 
 def lines(rows: Sequence[Step]) -> Iterator[str]:
     """Yield the summary by publisher, that of Mosaic's rows by card and size, and the table of those few enough, or far enough off, to be shown one by one."""
-    families = _grouped(rows, lambda step: f"{step.family} | {step.use}")
+    families = grouped(rows, lambda step: f"{step.family} | {step.use}")
     yield "| published by | use | steps | median error | mean error | furthest | inside the interval |"
     yield "|---|---|---|---|---|---|---|"
     yield from (f"| {name} | {_summary(group)} |" for name, group in families.items())
@@ -163,7 +165,7 @@ def lines(rows: Sequence[Step]) -> Iterator[str]:
     yield ""
     yield "| model and card | steps | median error | mean error | furthest | inside the interval |"
     yield "|---|---|---|---|---|---|"
-    sizes = _grouped(many, lambda step: " on ".join(part.split()[-1] for part in step.name.split(", ")[:2]))
+    sizes = grouped(many, lambda step: " on ".join(part.split()[-1] for part in step.name.split(", ")[:2]))
     yield from (f"| {name} | {_summary(group)} |" for name, group in sizes.items())
     yield ""
     yield f"Step by step, of those with more than {FEW} steps the ones that are off by more than {FAR:.0%}:"
@@ -173,10 +175,11 @@ def lines(rows: Sequence[Step]) -> Iterator[str]:
     yield from (line(step) for step in rows if step not in many or abs(step.error) > FAR)
 
 
-def _grouped(rows: Iterable[Step], key: Callable[[Step], str]) -> dict[str, list[Step]]:
-    groups: defaultdict[str, list[Step]] = defaultdict(list)
-    for step in rows:
-        groups[key(step)].append(step)
+def grouped(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
+    """Return rows by what a key says of them, in their order."""
+    groups: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
     return groups
 
 

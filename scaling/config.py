@@ -10,7 +10,6 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -237,9 +236,13 @@ def group_without_choice(arguments: list[str]) -> str | None:
     for argument in arguments:
         group, _, choice = argument.partition("=")
         if choice in {"null", "None"} and group.isidentifier() and (paths.conf() / group).is_dir():
-            allowed = ", ".join(sorted(file.stem for file in (paths.conf() / group).glob("*.yaml")))
-            return f"{argument}: a group takes the name of one of its files: {allowed}; leave {group} out for its default"
+            return f"{argument}: a group takes the name of one of its files: {', '.join(_choices(group))}; leave {group} out for its default"
     return None
+
+
+def _choices(group: str) -> list[str]:
+    """Return the names of a group's files."""
+    return sorted(file.stem for file in (paths.conf() / group).glob("*.yaml"))
 
 
 def composition_line(error: Exception, arguments: list[str], program: str = "run") -> str:
@@ -257,7 +260,7 @@ def composition_line(error: Exception, arguments: list[str], program: str = "run
         return unknown_key(key, list(known_keys(program)), program)
     if "Could not find '" in text:
         group, _, choice = text.partition("Could not find '")[2].partition("'")[0].rpartition("/")
-        choices = sorted(file.stem for file in (paths.conf() / Path(group)).glob("*.yaml"))
+        choices = _choices(group)
         near = difflib.get_close_matches(choice, choices, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         return f"{group}={choice}: unknown {group}; allowed: {', '.join(choices)}.{hint}"
